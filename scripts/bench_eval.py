@@ -309,7 +309,7 @@ def main() -> int:
     parser.add_argument("--files", type=int, default=10)
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
-    from nl2sql.databases.sqlite.pool import QueryPool
+    from nl2sql.databases.sqlite.database import QueryPool
 
     benchmark, questions, name = load(options.questions)
     report: dict[str, Any] = {"benchmark": name, "questions": len(questions), "replicas": options.replicas}

@@ -19,9 +19,8 @@ from people import SHOP, make_database
 from session_stores import redis_address, session_store  # noqa: F401 - fixtures
 
 if TYPE_CHECKING:
-    from nl2sql.databases.sqlite.database import SqliteDatabase
-    from nl2sql.databases.sqlite.pool import QueryPool
-    from nl2sql.models.constrained import Constrainer
+    from nl2sql.databases.sqlite.database import QueryPool, SqliteDatabase
+    from nl2sql.models.rows import Constrainer
 
 # Before any test module imports torch: see nl2sql.models.load.sleep_at_barriers.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -85,14 +84,14 @@ def constrainer() -> Constrainer:
     """Grammars over the tokenizer of the tiny models."""
     from models.tiny import tiny_tokenizer
 
-    from nl2sql.models.constrained import Constrainer
+    from nl2sql.models.rows import Constrainer
 
     return Constrainer(tiny_tokenizer(), 259, (0, 2))
 
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[QueryPool]:
-    from nl2sql.databases.sqlite.pool import QueryPool
+    from nl2sql.databases.sqlite.database import QueryPool
 
     with QueryPool(workers=2) as pool:
         yield pool

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from nl2sql.databases.sqlite.pool import QueryPool
+from nl2sql.databases.sqlite.database import QueryPool
 from nl2sql.interfaces import RunResult
 
 CORPUS = Path(__file__).parent / "fixtures" / "hostile_statements.tsv"

@@ -20,7 +20,7 @@ from nl2sql.config import load_config
 from nl2sql.errors import Nl2SqlError
 from nl2sql.eval.cases import run_cases
 from nl2sql.eval.predictions import read_predictions
-from nl2sql.eval.suites.questions import read_index
+from nl2sql.eval.suites import read_index
 from nl2sql.machine import from_json, from_yaml, write_whole
 from nl2sql.models import load_model
 from nl2sql.repair.registry import read_registry

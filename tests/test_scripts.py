@@ -14,7 +14,7 @@ import pytest
 from bench_eval import _forget_parsed
 
 from nl2sql.runs.run import Run
-from nl2sql.sql.hardness import hardness
+from nl2sql.sql.features import hardness
 
 SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
 CONTROLLERS = ("single_shot", "react", "react_plus")

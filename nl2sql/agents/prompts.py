@@ -21,7 +21,7 @@ from nl2sql.agents.prompt_texts import OWN_TOOLS, PROMPTS, tool_lines
 from nl2sql.agents.prompt_texts import REACT_SYSTEM_PROMPT as REACT_SYSTEM_PROMPT  # the specification's name for it
 
 if TYPE_CHECKING:
-    from nl2sql.repair.guidance import RepairGuidance
+    from nl2sql.repair.registry import RepairGuidance
 
 ENGINES = {"postgres": "PostgreSQL", "mysql": "MySQL", "duckdb": "DuckDB", "clickhouse": "ClickHouse"}
 NAMING_THE_ENGINE = ("react_system", "react_native_system", "generate_system")

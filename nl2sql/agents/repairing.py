@@ -127,7 +127,7 @@ def messages(state: State, sql: str, error: str) -> list[dict[str, str]] | None:
     """The prompt that repairs ``sql``, the current SQL, for ``repair.guidance``; None for level ``error``, the
     specification's own prompt."""
     from nl2sql.agents import prompts
-    from nl2sql.repair.valid_part import valid_part
+    from nl2sql.repair.deterministic import valid_part
 
     task = state.task
     level, overrides = task.config.repair.guidance, task.config.prompts
@@ -155,8 +155,8 @@ def _earlier(state: State, sql: str) -> list[tuple[str, str]]:
 
 def guidance(state: State, sql: str, error: str) -> Any:
     """Guidance for ``sql``: the engine's own words where it refuses the statement, else the loop's reason."""
+    from nl2sql.repair.analyzer import engine_refusal, engine_version
     from nl2sql.repair.corpus import source_of_question
-    from nl2sql.repair.dry_run import engine_refusal, engine_version
 
     task = state.task
     database, config = task.resources.database, task.config.repair

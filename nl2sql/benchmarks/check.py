@@ -13,11 +13,10 @@ from nl2sql.benchmarks.slips import TEXTS, TODAY, depends_on_today, without_slip
 from nl2sql.errors import DatabaseError, Nl2SqlError
 from nl2sql.eval.rules import gold_order, placed, results_match
 from nl2sql.interfaces import Benchmark, Question
-from nl2sql.sql.features import UNKNOWN
-from nl2sql.sql.hardness import hardness
+from nl2sql.sql.features import UNKNOWN, hardness
 
 if TYPE_CHECKING:
-    from nl2sql.databases.sqlite.pool import QueryPool
+    from nl2sql.databases.sqlite.database import QueryPool
 
 FOUND_HERE = ("db_missing", "no_gold")  # reasons that no benchmark declares: they are faults, not known exceptions
 ORDERS = (None, 0, 1)  # physical row orders that golds are run on: reversed, and two at random
@@ -48,7 +47,7 @@ def check_questions(
     that it returns rows is asked of the first only.
     """
     if pool is None:
-        from nl2sql.databases.sqlite.pool import default_pool
+        from nl2sql.databases.sqlite.database import default_pool
 
         pool = default_pool()
     wanted = [q for q in questions if (left_out_reason(q) or "no_gold") in FOUND_HERE]

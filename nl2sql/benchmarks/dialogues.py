@@ -25,7 +25,7 @@ from nl2sql.benchmarks.sampling import draw_sample
 from nl2sql.databases.packaged import data_root, database_ids, database_path
 from nl2sql.errors import BenchmarkError
 from nl2sql.interfaces import Question, Turn
-from nl2sql.sql.hardness import hardness
+from nl2sql.sql.features import hardness
 
 PACKAGED_DIALOGUES = "packaged-dialogues"
 

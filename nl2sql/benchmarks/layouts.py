@@ -23,8 +23,7 @@ from nl2sql.benchmarks.published import LIVE, PLACES, SPIDER2, questions_file, r
 from nl2sql.errors import BenchmarkError
 from nl2sql.interfaces import Question, Turn
 from nl2sql.machine import from_json
-from nl2sql.sql.features import UNKNOWN
-from nl2sql.sql.hardness import LEVELS, hardness
+from nl2sql.sql.features import LEVELS, UNKNOWN, hardness
 
 DATABASE_FOLDERS = (
     "databases",

@@ -37,7 +37,7 @@ from nl2sql.databases.validation import validate_sql
 from nl2sql.errors import UsageError, one_line
 from nl2sql.interfaces import Database, Question, content_key
 from nl2sql.machine import from_yaml
-from nl2sql.sql.hardness import hardness
+from nl2sql.sql.features import hardness
 
 LIST = "verified_queries"
 KEYS = ("name", "question", "sql", "verified_by", "verified_at", "use_as_onboarding_question")

@@ -72,7 +72,7 @@ def _structured(episode: Episode) -> list[str]:
 def _explained(episode: Episode, database: Database) -> list[str]:
     if not episode.sql or not (episode.error or "").startswith("database:"):
         return []
-    from nl2sql.repair.explanation import explanation
+    from nl2sql.repair.analyzer import explanation
 
     known = explanation(episode.sql, database)
     lines = [f"-- {escaped(line)}" for line in known.lines()[1:] if not line.endswith(": N/A")]

@@ -96,9 +96,8 @@ def bench_repair(
     from nl2sql.config import load_config
     from nl2sql.runs.named import READ, Trust, check_named
     from nl2sql.runs.plan import Plan, read_plan
-    from nl2sql.runs.repair_bench.bench import Bench, arm, check_fixes, run_arms
+    from nl2sql.runs.repair_bench.bench import Bench, arm, check_fixes, repairs_text, run_arms, summarise_repairs
     from nl2sql.runs.repair_bench.case_plan import LEARNED, CasePlan, open_cases
-    from nl2sql.runs.repair_bench.table import repairs_text, summarise_repairs
 
     chosen = [arm(name) for name in dict.fromkeys(name.strip() for name in arms.split(",") if name.strip())]
     if not chosen:

@@ -70,7 +70,7 @@ def _cache() -> Check:
 
 def _sandbox() -> Check:
     """A query runs, a write is refused, and the file is what it was."""
-    from nl2sql.databases.sqlite.pool import QueryPool
+    from nl2sql.databases.sqlite.database import QueryPool
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "t.sqlite"

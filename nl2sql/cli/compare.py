@@ -64,7 +64,7 @@ def compare_command(
     from nl2sql.benchmarks.corrections import corrected, read_corrections, score_corrected
     from nl2sql.errors import BenchmarkError, UsageError, interruptible
     from nl2sql.eval import comparison
-    from nl2sql.eval.corrected import Overlay, overlay_record, overlay_text, overlays
+    from nl2sql.eval.comparison import Overlay, overlay_record, overlay_text, overlays
     from nl2sql.eval.predictions import read_predictions
     from nl2sql.eval.scoring import score_many
     from nl2sql.eval.tables import FORMATS

@@ -214,7 +214,7 @@ def evaluate_command(
         plan = absolute(plan)
         said = Trust(True, {"engine_url": plan.engine_url})
         if dry_run:
-            from nl2sql.runs.estimate import estimate
+            from nl2sql.runs.progress import estimate
 
             print("loading the model and timing one call ...", file=sys.stderr)
             costs = estimate(plan, settings)
@@ -262,7 +262,7 @@ def _both_ways(folder: Path) -> dict[str, Any]:
     from nl2sql.benchmarks import load_benchmark, scorable
     from nl2sql.benchmarks.corrections import read_corrections, score_corrected
     from nl2sql.eval import score_many
-    from nl2sql.eval.corrected import overlays
+    from nl2sql.eval.comparison import overlays
     from nl2sql.eval.predictions import read_predictions
     from nl2sql.runs.plan import read_plan
 

@@ -27,7 +27,7 @@ def open_executor(executor: str, address: str | None) -> AbstractContextManager[
     if executor == "local":
         if address is not None:
             raise UsageError(f"--address {address} goes with --executor ray")
-        from nl2sql.runs.local import LOCAL
+        from nl2sql.runs.job import LOCAL
 
         return nullcontext(LOCAL)
     from nl2sql.runs.distributed import Ray

@@ -33,7 +33,7 @@ def explain(
     """
     from nl2sql.agents.record import json_text
     from nl2sql.databases.engines import open_database
-    from nl2sql.repair.explanation import explanation
+    from nl2sql.repair.analyzer import explanation
 
     text = sys.stdin.buffer.read().decode("utf-8", "replace") if sql == "-" else sql
     with ExitStack() as stack:

@@ -32,8 +32,7 @@ from nl2sql.cli.mcp_wire import AnsweringServer
 from nl2sql.databases.data_files import as_sqlite
 from nl2sql.databases.sqlite.database import SqliteDatabase
 from nl2sql.errors import Cancelled, DatabaseError, Nl2SqlError
-from nl2sql.repair.analyzer import ErrorAnalyzer
-from nl2sql.repair.dry_run import engine_version, explain_analyze
+from nl2sql.repair.analyzer import ErrorAnalyzer, engine_version, explain_analyze
 from nl2sql.sessions.conversation import Conversation, reply_of
 from nl2sql.sessions.stores import MemoryStore
 

@@ -115,7 +115,7 @@ def _describe(spec: str, server: tuple[str, ...]) -> dict[str, Any]:
         return {"kind": "scripted", **ScriptedModel.from_file(source.value).describe()}
     if source.kind == "http":
         from nl2sql.models.http.model import HttpModel
-        from nl2sql.models.http.options import ServerOptions
+        from nl2sql.models.http.providers import ServerOptions
 
         model = HttpModel(source.value, ServerOptions.parse(server))
         model.close()

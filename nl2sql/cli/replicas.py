@@ -150,7 +150,7 @@ def _copy(files: dict[str, tuple[Path, list[Path]]], out: Path) -> dict[str, lis
     import re
     import shutil
 
-    from nl2sql.eval.suites.questions import write_index
+    from nl2sql.eval.suites import write_index
 
     copied: dict[str, list[Path]] = {}
     used: set[str] = set()

@@ -45,7 +45,7 @@ def report_command(
 
     if format_:
         from nl2sql.eval.tables import FORMATS
-        from nl2sql.runs.report.paper import paper_rows, reports_of
+        from nl2sql.runs.report.collect import paper_rows, reports_of
 
         print(FORMATS[format_](paper_rows(reports_of(runs), verbose=verbose)))
         return

@@ -144,7 +144,7 @@ def check_run_command(
     from dataclasses import asdict
 
     from nl2sql.errors import one_line
-    from nl2sql.runs.check import check_run
+    from nl2sql.runs.listing import check_run
 
     findings = []
     for finding in check_run(run, trust_of(trust, engine_url)):
@@ -172,7 +172,7 @@ def export_failures_command(
 
     In CSV, a cell that a spreadsheet would take for a formula begins with an apostrophe; JSON lines are verbatim.
     """
-    from nl2sql.runs.export.failures import failures, write_failures
+    from nl2sql.runs.export.contents import failures, write_failures
     from nl2sql.runs.folder import as_a_run_leaves
     from nl2sql.runs.run import Run
 

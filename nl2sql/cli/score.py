@@ -71,7 +71,7 @@ def score_command(
     from nl2sql.benchmarks.load import check_databases, named
     from nl2sql.errors import BenchmarkError, UsageError, interruptible
     from nl2sql.eval import score_many
-    from nl2sql.eval.corrected import overlay_record, overlay_text, overlays
+    from nl2sql.eval.comparison import overlay_record, overlay_text, overlays
     from nl2sql.eval.perturbed import before_after
     from nl2sql.eval.predictions import read_predictions, with_golds
     from nl2sql.eval.reliability import points, reliability
@@ -173,7 +173,7 @@ def _as_dict(
 def _by_dialogue(scores: Scores, questions: list[Question]) -> dict[str, Any]:
     """EX by turn and of whole dialogues, as ``dialogues``; nothing for single questions."""
     from nl2sql.benchmarks.dialogues import has_dialogues
-    from nl2sql.runs.dialogue_scores import matches
+    from nl2sql.runs.metrics import matches
 
     if not has_dialogues(questions):
         return {}
@@ -189,7 +189,7 @@ def _print(left_out: dict[str, int], runs: list[tuple[Path, Scores]], questions:
             shown = "  ".join(f"{metrics[name]!s:>20}" for name in names)
             typer.echo(f"  {label:8} {metrics[names[0]].n:>5}  {shown}")
         if told := _by_dialogue(scores, questions).get("dialogues"):
-            from nl2sql.runs.dialogue_scores import dialogue_rows
+            from nl2sql.runs.metrics import dialogue_rows
 
             for label, value in dialogue_rows({"dialogues": {**told, "control": {}}}):
                 typer.echo(f"  {label}: {value}")

@@ -1,6 +1,6 @@
 """VA, EM, EX and TS of anybody's predictions. The rules are written down in ``docs/evaluation.md``.
 
-``score(benchmark, questions, predictions)`` executes every statement through the sandbox (``pool``) and
+``score(benchmark, questions, predictions)`` executes every statement through the sandbox and
 gives ``Scores``; ``score_many`` takes several sets of predictions. Nothing here imports a model library. A metric's
 name carries its rule: ``EX[bag]`` compares multisets of rows; ``TS[bag,perturb,N=5]`` asks the same on the database
 and on 5 perturbed replicas [18].

@@ -22,7 +22,7 @@ from nl2sql.interfaces import RunResult
 from nl2sql.machine import from_json
 
 if TYPE_CHECKING:
-    from nl2sql.databases.sqlite.pool import QueryPool
+    from nl2sql.databases.sqlite.database import QueryPool
 
 Case = Mapping[str, Any]
 Verdicts = dict[str, bool | None]
@@ -41,7 +41,7 @@ def run_cases(path: str | Path, *, timeout_s: float = 10.0, pool: QueryPool | No
     """
     cases = _read(Path(path))
     if pool is None:
-        from nl2sql.databases.sqlite.pool import default_pool
+        from nl2sql.databases.sqlite.database import default_pool
 
         pool = default_pool()
     with ThreadPoolExecutor(pool.workers, thread_name_prefix="cases") as threads:

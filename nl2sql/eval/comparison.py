@@ -1,5 +1,8 @@
-"""Two sets of predictions on the same questions: which items only one of them gets right, of what kind these are, and
-how the causes of failure moved. Pure functions over two ``Scores``; ``nl2sql runs compare`` prints what they find."""
+"""Scores side by side: which items only one of two sets gets right, and scores as published and as corrected.
+
+>>> ranks({"a": 0.5, "b": 0.7, "c": 0.5})
+{'a': 2, 'b': 1, 'c': 2}
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,8 @@ from typing import Any, TypeAlias
 
 from nl2sql.errors import UsageError
 from nl2sql.eval.scores import ItemScore, Scores, one_metric
+from nl2sql.eval.stats import percent
+from nl2sql.eval.tables import table_text
 
 Pair: TypeAlias = tuple[ItemScore, ItemScore]
 Verdict: TypeAlias = Callable[[ItemScore], Any]
@@ -107,8 +112,7 @@ def _paired(pairs: Sequence[Pair], verdict: Verdict) -> PairedMetric:
 
 def _groupings(scores: Scores, pairs: Sequence[Pair]) -> dict[str, list[tuple[str, Pair]]]:
     """Grouping -> (group, pair) in the order in which groups are shown."""
-    from nl2sql.sql.features import FEATURES, UNKNOWN, features
-    from nl2sql.sql.hardness import LEVELS
+    from nl2sql.sql.features import FEATURES, LEVELS, UNKNOWN, features
 
     keyed = [({"hardness": a.hardness or UNKNOWN, **features(scores.gold_sql.get(a.id, ""))}, (a, b)) for a, b in pairs]
     orders: Mapping[str, Sequence[str]] = {"hardness": LEVELS, **FEATURES}
@@ -155,3 +159,88 @@ def _moved(pairs: Sequence[Pair], verdict: Verdict) -> list[Move]:
         if causes[0] != causes[1]:
             moved.setdefault(causes, []).append(a.id)
     return [Move(*causes, ids) for causes, ids in sorted(moved.items(), key=lambda entry: (-len(entry[1]), entry[0]))]
+
+
+# -------------------------------------------------------------------- as published and as corrected
+
+
+@dataclass(frozen=True)
+class Overlay:
+    """One prediction file scored twice. ``to_right``, ``to_wrong``, ``left_out``, ``added``: ids whose EX changed, or
+    that only one of the two scorings has."""
+
+    predictions: str
+    published: dict[str, float]
+    corrected: dict[str, float]
+    rank: tuple[int, int]
+    to_right: list[str]
+    to_wrong: list[str]
+    left_out: list[str]
+    added: list[str]
+
+
+def overlays(published: Mapping[str, Scores], corrected: Mapping[str, Scores]) -> list[Overlay]:
+    """An overlay for each prediction file, in the order of ``published``."""
+    before, after = (
+        {
+            name: next(value for metric, value in scores.metrics().items() if metric.startswith("EX"))
+            for name, scores in of.items()
+        }
+        for of in (published, corrected)
+    )
+    places = [ranks({name: interval.value for name, interval in of.items()}) for of in (before, after)]
+    return [
+        Overlay(
+            name,
+            before[name].to_dict(),
+            after[name].to_dict(),
+            (places[0][name], places[1][name]),
+            *_changed(published[name], corrected[name]),
+        )
+        for name in published
+    ]
+
+
+def ranks(values: Mapping[str, float]) -> dict[str, int]:
+    """1 for the highest value; equal values share the better rank."""
+    return {name: 1 + sum(other > value for other in values.values()) for name, value in values.items()}
+
+
+def _changed(published: Scores, corrected: Scores) -> tuple[list[str], list[str], list[str], list[str]]:
+    was, now = ({item.id: item.ex for item in scores.items} for scores in (published, corrected))
+    both = [id_ for id_ in was if id_ in now]
+    return (
+        [id_ for id_ in both if now[id_] and not was[id_]],
+        [id_ for id_ in both if was[id_] and not now[id_]],
+        [id_ for id_ in was if id_ not in now],
+        [id_ for id_ in now if id_ not in was],
+    )
+
+
+def overlay_text(rule: str, items: int, found: Sequence[Overlay]) -> str:
+    """The table that is printed. ``items``: how many questions have a correction."""
+    header = [
+        f"EX[{rule}], {items} questions corrected",
+        "as published",
+        "as corrected",
+        "to right",
+        "to wrong",
+        "rank",
+    ]
+    rows = [
+        [
+            overlay.predictions,
+            f"{percent(overlay.published)} of {overlay.published['n']}",
+            f"{percent(overlay.corrected)} of {overlay.corrected['n']}",
+            str(len(overlay.to_right)),
+            str(len(overlay.to_wrong)),
+            str(overlay.rank[0]) if overlay.rank[0] == overlay.rank[1] else "{} to {}".format(*overlay.rank),
+        ]
+        for overlay in found
+    ]
+    return "\n".join(table_text([header, *rows]))
+
+
+def overlay_record(items: int, found: Sequence[Overlay]) -> dict[str, object]:
+    """The same for JSON."""
+    return {"questions": items, "runs": [asdict(overlay) for overlay in found]}

@@ -1,4 +1,4 @@
-"""Executing golds and predictions of one database and judging the pairs, each (file, statement) once.
+"""Golds and predictions of one database, executed and judged in pairs, each (file, statement) once.
 
 ``judge_pairs`` takes the pairs (gold, prediction) of one database. On the original and then on the replicas a worker
 process executes both sides and compares them; what equality does not settle comes back with its rows and is judged
@@ -11,7 +11,7 @@ rows of results that had been found equal (one column assignment has to fit all 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,11 +21,58 @@ from nl2sql.databases.sqlite.files import sqlite_file
 from nl2sql.databases.sqlite.process import Interrupted
 from nl2sql.errors import Nl2SqlError
 from nl2sql.eval.rules import Rule, order_matters, placed
-from nl2sql.eval.ties import ORDER, ROWS_TOO, UNORDERED, Ties
 from nl2sql.interfaces import Database, RunResult
+from nl2sql.sql.row_order import order_free
 
 if TYPE_CHECKING:
-    from nl2sql.databases.sqlite.pool import QueryPool
+    from nl2sql.databases.sqlite.database import QueryPool
+
+
+# ---------------------------------------------------- the physical order of rows in a gold's answer
+
+FIXED, ORDER, ROWS_TOO = 0, 1, 2  # what changes: nothing, the order of the answer's rows only, the rows themselves
+UNORDERED = "SELECT 1"  # stands for a gold that asks for no order
+ROW_ORDERS = (None, 0, 1, 2)  # physical orders that are tried: reversed, and at random
+
+Run = Callable[[Sequence[Path], Sequence[str], Sequence[Pair]], PairsResult]
+
+
+class Ties:
+    """The findings so far, per database and gold; ``run`` executes pairs on several databases."""
+
+    def __init__(self, rule: Rule, run: Run, prepare: Callable[[str], str]) -> None:
+        self.rule, self.run, self.prepare = rule, run, prepare
+        self._known: dict[tuple[Path, str], int] = {}
+
+    def decide(self, database: Path, gold: str) -> int:
+        """The part of ``gold``'s answer on ``database`` that rests on the physical order: FIXED, ORDER or ROWS_TOO."""
+        if order_free(gold):
+            return FIXED
+        self.learn(database, (gold,))
+        return self._known[database, gold]
+
+    def learn(self, database: Path, golds: Iterable[str]) -> None:
+        """Find out about several golds at once, ahead of ``decide``."""
+        from nl2sql.eval.replicas import shuffled_copies
+
+        asked = [g for g in dict.fromkeys(golds) if (database, g) not in self._known and not order_free(g)]
+        if not asked:
+            return
+        files = [database, *shuffled_copies(database, ROW_ORDERS)]
+        outcome = self.run(files, [self.prepare(gold) for gold in asked], [(-1, n, ROWS) for n in range(len(asked))])
+        for n, gold in enumerate(asked):
+            expected, *others = (outcome.results[file, n] for file in range(len(files)))
+            usable = [other for other in others if self.rule.usable(other)]
+            known = FIXED
+            if not all(self.same(expected, other, gold) for other in usable):
+                known = ORDER if all(self.same(expected, other, UNORDERED) for other in usable) else ROWS_TOO
+            self._known[database, gold] = known
+
+    def same(self, expected: RunResult, other: RunResult, gold: str) -> bool:
+        return self.rule.judge([expected], [other], gold_sql=gold, predicted_sql=gold)
+
+
+# ---------------------------------------------------------------------------------------- the pairs
 
 
 @dataclass(frozen=True)

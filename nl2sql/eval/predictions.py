@@ -141,7 +141,7 @@ def with_golds(questions: Sequence[Question], path: str | Path) -> list[Question
 
 def with_gold(question: Question, *golds: str) -> Question:
     """The question with other golds, and without what was known of the old ones."""
-    from nl2sql.sql.hardness import hardness
+    from nl2sql.sql.features import hardness
 
     about_the_gold = ("gold_rows", "gold_error", "gold_tables", "no_gold", "time_dependent")
     meta = {key: value for key, value in question.meta.items() if key not in about_the_gold}

@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from nl2sql.errors import UsageError
-from nl2sql.eval.distributions import t_quantile
-from nl2sql.eval.stats import MIN_CLUSTERS, Interval, clustered_interval, mcnemar
+from nl2sql.eval.stats import MIN_CLUSTERS, Interval, clustered_interval, mcnemar, t_quantile
 from nl2sql.eval.tables import table_html
-from nl2sql.sql.hardness import LEVELS
+from nl2sql.sql.features import LEVELS
 
 
 @dataclass(frozen=True)

@@ -14,14 +14,13 @@ from typing import Any, TypeVar
 
 from nl2sql.config import EvalConfig
 from nl2sql.errors import UsageError
-from nl2sql.eval.databases import ScoredDatabases, check_ts
 from nl2sql.eval.pairs import PairJudge, QueryPair, Verdict
 from nl2sql.eval.rules import Rule, get_rule
 from nl2sql.eval.scores import ItemScore, Judged, Scores, replicas_name
-from nl2sql.eval.settings import Settings, settings_of
+from nl2sql.eval.settings import ScoredDatabases, Settings, check_ts, settings_of
 from nl2sql.eval.stats import Interval
 from nl2sql.interfaces import Benchmark, Question, RunResult
-from nl2sql.sql.hardness import hardness
+from nl2sql.sql.features import hardness
 from nl2sql.sql.parse import parse_bounded
 from nl2sql.sql.same import same_text
 
@@ -110,7 +109,7 @@ def judge(
     """Execute and compare everything here, in ``settings.pool``. Every distinct prediction of a question once."""
     pool = settings.pool
     if pool is None:
-        from nl2sql.databases.sqlite.pool import default_pool
+        from nl2sql.databases.sqlite.database import default_pool
 
         pool = default_pool()
     chosen = settings.chosen

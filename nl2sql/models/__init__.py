@@ -77,7 +77,7 @@ def _open(
         raise UsageError(f"--adapter goes with a local model, not with {source.value!r}; leave it out")
     if source.kind == "http":
         from nl2sql.models.http.model import HttpModel
-        from nl2sql.models.http.options import ServerOptions
+        from nl2sql.models.http.providers import ServerOptions
 
         if device != "auto" or dtype not in (None, "auto"):
             raise UsageError("--device and --dtype are the server's own business; leave them out with an HTTP model")

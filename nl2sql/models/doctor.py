@@ -19,9 +19,8 @@ from nl2sql.interfaces import Grammar, Model
 from nl2sql.models.llamacpp import LlamaCppModel
 from nl2sql.models.load import load_parts
 from nl2sql.models.local import LocalModel
-from nl2sql.models.memory import VARIABLE, memory_limit
+from nl2sql.models.memory import VARIABLE, input_device, memory_limit, places
 from nl2sql.models.spec import Source, runs_on_llamacpp
-from nl2sql.models.spread import input_device, places
 
 TOLERANCE = {"float32": 1e-4, "bfloat16": 0.08, "float16": 0.02}  # of the largest logit
 ROWS = 16  # side by side: enough that a row mixed up with another one shows

@@ -226,7 +226,7 @@ def _make(model: EmbeddedModel, target: Path, progress: bool) -> None:
             target.mkdir()
             gguf.replace(target / model.gguf.name)
         else:
-            from nl2sql.models.convert import convert_gguf
+            from nl2sql.models.gguf_file import convert_gguf
 
             logger.info("converting %s to safetensors", model.title)
             convert_gguf(gguf, target)

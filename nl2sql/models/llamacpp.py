@@ -36,11 +36,10 @@ from nl2sql.models.chat import Chat
 from nl2sql.models.embedded import embedded_model, pulled
 from nl2sql.models.gguf_file import read_header
 from nl2sql.models.hashes import weights_revision
+from nl2sql.models.http.grammar import Trials
 from nl2sql.models.http.model import HttpModel, seed_of
-from nl2sql.models.http.options import ServerOptions
 from nl2sql.models.http.probe import Abilities
-from nl2sql.models.http.providers import OWN, Place
-from nl2sql.models.http.trials import Trials
+from nl2sql.models.http.providers import OWN, Place, ServerOptions
 from nl2sql.models.llamacpp_slots import NO_ADAPTER, Slots
 from nl2sql.models.memory import VARIABLE, memory_limit
 from nl2sql.models.spec import Source

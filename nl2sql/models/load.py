@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 from nl2sql.errors import ModelError, Nl2SqlError, UsageError, one_line
 from nl2sql.machine import missing_part, threads
 from nl2sql.models.adapters import find_adapter, merge_adapter
-from nl2sql.models.convert import convert_gguf, quiet_transformers, refuse_missing
 from nl2sql.models.embedded import embedded_model, into_cache, pulled
+from nl2sql.models.gguf_file import convert_gguf, quiet_transformers, refuse_missing
 from nl2sql.models.hashes import folder_files, weights_hash, weights_revision
+from nl2sql.models.memory import MAP, check_room, offload_folder, places, spread_options
 from nl2sql.models.spec import Source
-from nl2sql.models.spread import MAP, check_room, offload_folder, places, spread_options
 
 logger = logging.getLogger(__name__)
 

@@ -19,13 +19,12 @@ from nl2sql.errors import ModelError, UsageError
 from nl2sql.interfaces import Completion, Grammar, Message, Sampling, ToolDefinition, Usage
 from nl2sql.models.calls import check_call
 from nl2sql.models.load import load_parts
+from nl2sql.models.memory import computing_devices, places
 from nl2sql.models.spec import Source
-from nl2sql.models.spread import computing_devices, places
 
 if TYPE_CHECKING:
-    from nl2sql.models.batching import BatchWorker
+    from nl2sql.models.batching import BatchWorker, Router
     from nl2sql.models.memory import EngineMemory
-    from nl2sql.models.routing import Router
     from nl2sql.models.rows import Row
 
 FOR_TWO = 16  # rows at once from which on two workers on a CPU compute more than one with all threads
@@ -51,9 +50,9 @@ class LocalModel:
         max_cache_bytes: int | None = None,
     ) -> None:
         from nl2sql.models.chat import Chat
-        from nl2sql.models.constrained import Constrainer
         from nl2sql.models.memory import EngineMemory, memory_limit
         from nl2sql.models.packed import pack
+        from nl2sql.models.rows import Constrainer
 
         self.name = name
         self.revision = revision
@@ -248,8 +247,7 @@ def open_engine(
     """The decoder, and its name for the manifest: slots, or sequential where they do not fit the model."""
     import torch
 
-    from nl2sql.models.batching import BatchWorker
-    from nl2sql.models.routing import Router
+    from nl2sql.models.batching import BatchWorker, Router
     from nl2sql.models.slots import SlotDecoder, make_decoder
 
     decoder = make_decoder(model)

@@ -27,7 +27,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from nl2sql.databases.sqlite.own_file import write_ahead
+from nl2sql.databases.sqlite.disk import write_ahead
 from nl2sql.errors import Cancelled
 from nl2sql.interfaces import Completion, Grammar, Message, Model, Sampling, ToolDefinition, Usage, without_adapter
 from nl2sql.machine import cache_dir, masked

@@ -23,8 +23,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 from transformers.cache_utils import DynamicCache
 
-from nl2sql.models.memory import Slab
-from nl2sql.models.spread import input_device
+from nl2sql.models.memory import Slab, input_device
 
 logger = logging.getLogger(__name__)
 

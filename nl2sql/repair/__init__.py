@@ -6,11 +6,11 @@ from typing import Any
 _HOMES = {
     "Corpus": "nl2sql.repair.corpus",
     "ErrorAnalyzer": "nl2sql.repair.analyzer",
-    "ExplainAnalyzeResponse": "nl2sql.repair.guidance",
+    "ExplainAnalyzeResponse": "nl2sql.repair.registry",
     "QueryCorpus": "nl2sql.repair.corpus",
-    "RepairGuidance": "nl2sql.repair.guidance",
-    "SimilarFix": "nl2sql.repair.guidance",
-    "explain_analyze": "nl2sql.repair.dry_run",
+    "RepairGuidance": "nl2sql.repair.registry",
+    "SimilarFix": "nl2sql.repair.registry",
+    "explain_analyze": "nl2sql.repair.analyzer",
 }
 __all__ = list(_HOMES)
 

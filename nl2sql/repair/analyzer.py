@@ -1,4 +1,4 @@
-"""From an error to guidance: patterns first, then similar fixes, then what the schema says. Always in this order.
+"""From an error to guidance, a dry run of a statement, and the reason in lines for a person.
 
 Patterns and schema cost a few milliseconds at most. The search of the corpus has a time limit; where it takes longer,
 the guidance is that of the patterns, and the search goes on in the background, so that the next one is fast.
@@ -10,20 +10,25 @@ the guidance is that of the patterns, and the search goes on in the background, 
 from __future__ import annotations
 
 import logging
+import sqlite3
 from collections import OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotInTime
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nl2sql.errors import Nl2SqlError
 from nl2sql.repair import registry
-from nl2sql.repair.guidance import RepairGuidance, SimilarFix
+from nl2sql.repair.deterministic import mend
+from nl2sql.repair.registry import ExplainAnalyzeResponse, RepairGuidance, SimilarFix
 from nl2sql.repair.schema_advice import schema_advice
 from nl2sql.sql.bounds import past_limits
 
 if TYPE_CHECKING:
     from nl2sql.databases.schema import Schema
+    from nl2sql.interfaces import Database
     from nl2sql.repair.corpus import Corpus
+
 
 log = logging.getLogger(__name__)
 
@@ -116,3 +121,93 @@ class ErrorAnalyzer:
         while len(self._cache) > CACHED:
             self._cache.popitem(last=False)
         return self._cache[key]
+
+
+# ----------------------------------------------------------------- ``explain_analyze``: the dry run
+# ``explain_analyze("SELECT nam FROM t", database)`` gives ``valid=False``, ``error="no such column:
+# nam"`` and guidance.
+
+
+def explain_analyze(
+    sql: str, database: Database, *, analyzer: ErrorAnalyzer | None = None, timeout_s: float = 5.0, exclude: str = ""
+) -> ExplainAnalyzeResponse:
+    """Compile ``sql`` with the engine's EXPLAIN, in its sandbox: ``{valid, explain, error, repair_guidance}``.
+
+    On SQLite, which reads a mistyped name in double quotes as a text, the names are checked as well.
+    Without an ``analyzer`` the packaged patterns give the guidance. Not covered: errors that only values cause.
+    """
+    compiled = database.explain(sql, timeout_s=timeout_s)
+    error = compiled.error or compiled.error_kind or "the statement failed"
+    if compiled.success:
+        error = _mistaken_name(sql, database) if database.dialect == "sqlite" else ""
+    if not error:
+        plan = [dict(zip(compiled.columns, row, strict=True)) for row in compiled.rows]
+        return ExplainAnalyzeResponse(valid=True, explain={"plan": plan})
+    mine = analyzer or ErrorAnalyzer(database.dialect, version=engine_version(database))
+    guidance = mine.analyze_error(error, sql, database.schema(), exclude=exclude)
+    return ExplainAnalyzeResponse(valid=False, error=error, repair_guidance=guidance)
+
+
+def engine_refusal(sql: str, database: Database) -> str:
+    """The engine's own words against ``sql``; "" where it compiles it, or says nothing."""
+    compiled = database.explain(sql)
+    return "" if compiled.success else compiled.error or ""
+
+
+def engine_version(database: Database) -> str:
+    """The version of a database's engine; "" where it is not known."""
+    return sqlite3.sqlite_version if database.dialect == "sqlite" else str(getattr(database, "version", ""))
+
+
+def _mistaken_name(sql: str, database: Database) -> str:
+    """SQLite's own message for a name in double quotes that is no column, or ""."""
+    from nl2sql.databases.validation import validate_sql
+
+    kind, _, name = str(validate_sql(sql, database.schema(), database)["reason"]).partition(":")
+    return f"no such column: {name}" if kind == "unknown_column" else ""
+
+
+# ------------------------------------------------------------------------------- ``nl2sql explain``
+# On the packaged ``scale_models`` database, ``SELECT nam FROM product_lines`` gives the error, its
+# category, the violated constraint, an alternative and, where a repair without a model is known,
+# the mended statement.
+
+PATIENT_SEARCH_S = 60.0  # for similar fixes: a person waits, and the one search of a process first reads all vectors
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What is known of a statement: the dry run's response, and the statement mended without a model ("" without)."""
+
+    response: ExplainAnalyzeResponse
+    mended: str = ""
+
+    def lines(self) -> list[str]:
+        """The error, its category, what it violates, what to do instead, similar fixes; ``valid`` for a sound one."""
+        if self.response.valid:
+            return ["valid"]
+        lines = [f"error: {self.response.error}"]
+        if guidance := self.response.repair_guidance:
+            lines += [
+                f"category: {guidance.category}",
+                f"violated constraint: {guidance.violated_constraint or 'N/A'}",
+                f"alternative approach: {guidance.alternative_approach or 'N/A'}",
+            ]
+            fixes = guidance.similar_fixes
+            lines += [f"similar fix ({fix.similarity_score:.3f}): {' '.join(fix.sql.split())}" for fix in fixes]
+        return lines
+
+
+def explanation(
+    sql: str, database: Database, *, corpus: Corpus | None = None, threshold: float = 0.7, mending: bool = True
+) -> Explanation:
+    """Dry-run a statement; with ``mending`` also repair an invalid one without a model. Raises DatabaseError."""
+    version = engine_version(database)
+    analyzer = ErrorAnalyzer(database.dialect, corpus, threshold=threshold, search_s=PATIENT_SEARCH_S, version=version)
+    try:
+        response = explain_analyze(sql, database, analyzer=analyzer)
+    finally:
+        analyzer.close()
+    if response.valid or not mending:
+        return Explanation(response)
+    return Explanation(response, mend(sql, response.error or "", database, database.schema()) or "")

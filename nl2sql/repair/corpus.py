@@ -30,10 +30,18 @@ from numpy.typing import NDArray
 from nl2sql.errors import UsageError
 from nl2sql.interfaces import USER, Question, content_key
 from nl2sql.repair.embeddings import HashedNgrams
-from nl2sql.repair.guidance import SimilarFix
 from nl2sql.repair.index import Array, IndexFactory, SearchIndex, in_memory
-from nl2sql.repair.signatures import error_signature, fix_identity, mask_error, query_identity, skeleton
-from nl2sql.repair.store import CORPUS, Fix, open_corpus
+from nl2sql.repair.registry import SimilarFix
+from nl2sql.repair.store import (
+    CORPUS,
+    Fix,
+    error_signature,
+    fix_identity,
+    mask_error,
+    open_corpus,
+    query_identity,
+    skeleton,
+)
 from nl2sql.sql.same import same_words
 
 MAX_TEXT = 20_000  # characters of an SQL or an error that are stored

@@ -1,5 +1,4 @@
-"""Repairs that need no model: SQL of another dialect, misspelled names, an alias in place of its table, a column
-without its table, a join that is missing; clauses and punctuation (``clause_repairs``), other dialects (``readings``).
+"""Repairs that need no model: SQL of another dialect, misspelled names, aliases; what is sound is left alone.
 
 Each step is a small change to the statement's tokens, and what comes of it must compile and have no mistaken name; else
 the statement is left to the model. Nothing here knows the question: a repaired statement runs, and may still be wrong.
@@ -15,24 +14,18 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from nl2sql.repair.calls import is_text, tokens_of
 from nl2sql.repair.clause_repairs import grouped_columns, moved_conditions, ordered_clauses, punctuated
 from nl2sql.repair.readings import transpiled
 from nl2sql.repair.registry import packaged
-from nl2sql.repair.schema_names import (
-    SURE,
-    SchemaNames,
-    bare,
-    similar_columns,
-    similar_names,
-    spelled_with_table,
-)
+from nl2sql.repair.rewrites import is_text, tokens_of
+from nl2sql.repair.schema_names import SURE, SchemaNames, bare, similar_columns, similar_names, spelled_with_table
 from nl2sql.sql.bounds import past_limits
 from nl2sql.sql.words import statement_words
 
 if TYPE_CHECKING:
     from nl2sql.databases.schema import ForeignKey, Schema, Table
     from nl2sql.interfaces import Database
+
 
 CLAUSES = frozenset(("select", "from", "join", "on", "where", "group by", "having", "order by", "limit"))
 # Signs between two columns; between a column and itself they say nothing.
@@ -287,3 +280,42 @@ def _with_join(sql: str, join: str, dialect: str) -> str | None:
 
 
 AFTER_FROM = frozenset(("WHERE", "GROUP", "HAVING", "ORDER", "LIMIT", "UNION", "EXCEPT", "INTERSECT", "WINDOW", ";"))
+
+
+# --------------------------------------------------------------------------- the part that is sound
+# On the packaged ``scale_models`` database, ``SELECT nam FROM customers WHERE country = 'France'``
+# gives ``FROM customers WHERE country = 'France'``.
+
+CUT_CLAUSES = ("where", "group")
+MAX_CHARS = 600  # in a prompt; a longer part is left out
+
+
+def valid_part(sql: str, database: Database) -> str:
+    """The longest beginning of ``FROM ... WHERE ... GROUP BY ...`` that compiles on its own; "" where not even FROM
+    does, where the statement is sound as it is, or where it cannot be parsed."""
+    from sqlglot import exp
+    from sqlglot.errors import SqlglotError
+
+    from nl2sql.sql.parse import parse_bounded
+
+    try:
+        tree = parse_bounded(sql, database.dialect)
+    except SqlglotError:
+        return ""
+    if not isinstance(tree, exp.Select) or tree.args.get("from_") is None or database.explain(sql).success:
+        return ""
+    probe = exp.select("1")
+    for part in ("with_", "from_", "joins", "laterals"):
+        if tree.args.get(part):
+            probe.set(part, tree.args[part])
+    sound = ""
+    for clause in ("", *CUT_CLAUSES):
+        if clause:
+            if tree.args.get(clause) is None:
+                continue
+            probe.set(clause, tree.args[clause])
+        text = probe.sql(dialect=database.dialect)
+        if not database.explain(text).success:
+            break
+        sound = text.replace("SELECT 1 ", "", 1)
+    return sound if len(sound) <= MAX_CHARS else ""

@@ -16,8 +16,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from nl2sql.repair.calls import bracket, calls_of, is_text, tokens_of
-from nl2sql.repair.rewrites import PLACE, UNIT, filled, rewritten
+from nl2sql.repair.rewrites import PLACE, UNIT, bracket, calls_of, filled, is_text, rewritten, tokens_of
 from nl2sql.sql.parse import SLIPS, parse_bounded
 from nl2sql.sql.words import statement_words
 from nl2sql.sql.writing import written

@@ -1,4 +1,4 @@
-"""The error patterns of one dialect: data files in ``patterns/``, loaded, checked and matched here.
+"""The error patterns of one dialect, data files in ``patterns/``, and the guidance that they give.
 
 An entry fires when its ``pattern`` is found in the engine's message and its ``sql`` (where it has one) in the failed
 statement, case ignored; a name that both capture must be the same. The first entry that fires decides, so special
@@ -18,7 +18,8 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
@@ -26,11 +27,50 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 from nl2sql.errors import UsageError
 from nl2sql.interfaces import content_key
 from nl2sql.machine import from_yaml
-from nl2sql.repair.guidance import RepairGuidance
 from nl2sql.repair.schema_names import FACTS, SchemaNames
 
 if TYPE_CHECKING:
     from nl2sql.databases.schema import Schema
+
+
+# -------------------------------------------------------------------------- the answer of a dry run
+
+
+class SimilarFix(BaseModel):
+    """A stored query that repaired a similar failure. ``similarity_score`` is a cosine: larger is closer."""
+
+    query_id: UUID
+    sql: str
+    description: str
+    similarity_score: float
+
+
+class RepairGuidance(BaseModel):
+    """The rule that a failed statement broke, what to do instead, and similar failures with their repairs.
+
+    ``category`` is one of ``nl2sql.repair.registry.categories()``; "unknown" where no pattern matched.
+    """
+
+    violated_constraint: str | None = None
+    alternative_approach: str | None = None
+    category: str
+    similar_fixes: list[SimilarFix] = []
+
+
+class ExplainAnalyzeResponse(BaseModel):
+    """The outcome of compiling a statement without running it.
+
+    ``explain`` is the engine's plan (``{"plan": [...]}``) of a valid statement; ``error`` the engine's message and
+    ``repair_guidance`` what to do about it of an invalid one.
+    """
+
+    valid: bool
+    explain: dict[str, Any] | None = None
+    error: str | None = None
+    repair_guidance: RepairGuidance | None = None
+
+
+# ------------------------------------------------------------------------------------- the patterns
 
 FOLDER = Path(__file__).with_name("patterns")
 MAX_MESSAGE = 4000  # characters of a message, and of a statement, that are searched

@@ -22,13 +22,11 @@ from nl2sql.config import Config
 from nl2sql.errors import Cancelled, UsageError, typed
 from nl2sql.eval.settings import Settings
 from nl2sql.interfaces import Question
-from nl2sql.runs.controls import control_stores
 from nl2sql.runs.dialogues import RESOLVED_FIELDS, TURN_FIELDS, OwnHistories, as_resolved, resolve_usage
 from nl2sql.runs.folder import FOLDERS, FORMAT, RunFolder, environment, exclusive, iter_jsonl, read_manifest, write_json
-from nl2sql.runs.job import Cell, Job, no_bar
+from nl2sql.runs.job import Cell, Job, Opened, no_bar
 from nl2sql.runs.named import code_files, said_again
-from nl2sql.runs.opened import Opened
-from nl2sql.runs.plan import Plan, fingerprints, left_out_of, plan_record, run_key
+from nl2sql.runs.plan import Plan, control_stores, fingerprints, left_out_of, plan_record, run_key
 from nl2sql.runs.run import Run
 from nl2sql.runs.summary import summarise
 

@@ -1,22 +1,36 @@
-"""What is to be carried out, and the executor that carries it out: this process, or the workers of a cluster.
+"""What is to be carried out (a cell, a job), what the cells of a command share, and this process as executor.
 
 A ``Cell`` is one run as it was asked for: ``nl2sql eval`` has one, a run with seeds one per seed, an ablation one per
 line of its table. A ``Job`` is the part of a cell that an executor is handed: one controller, and its questions.
+
+>>> Share(turns=40, unread=31).broken, str(Share(turns=40, unread=31))
+(True, '31 of 40')
 """
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from nl2sql.agents.controllers import NamedController
+from nl2sql.agents.controllers import LOOPS, PACKAGED, NamedController, episode_model, get_controller, run_episode
 from nl2sql.agents.record import Episode
+from nl2sql.benchmarks.dialogues import interactions
 from nl2sql.config import Config
-from nl2sql.eval.settings import Judge
-from nl2sql.interfaces import Benchmark, Gate, Model, Question, Tool
-from nl2sql.runs.dialogues import OwnHistories
-from nl2sql.runs.plan import Plan
+from nl2sql.config.plugins import named_functions
+from nl2sql.errors import ModelError, UsageError
+from nl2sql.eval.scores import Judged
+from nl2sql.eval.scoring import judge
+from nl2sql.eval.settings import Judge, Settings, check_ts
+from nl2sql.interfaces import Benchmark, Gate, Model, Question, Resources, Tool
+from nl2sql.runs.dialogues import OwnHistories, history_of, in_dialogue
+from nl2sql.runs.plan import MODEL_OPTIONS, Plan, behind_cache, check_config, open_benchmark, open_model, pick
+from nl2sql.runs.progress import Bar, Work, most_calls
+
+# ----------------------------------------------------------------------------------- cells and jobs
 
 
 class Executor(Judge, Protocol):
@@ -71,3 +85,247 @@ class Job:
     progress: bool = False
     advance: Callable[[int], object] = no_bar  # told how many more questions are done, for a bar over several cells
     own: OwnHistories | None = None  # where turns get the history of what was answered before; None: they have theirs
+
+
+# --------------------------------------------------------------------------------- ``--turns auto``
+# Some chat models do not keep to the lines ``Thought:``, ``Action: tool[json]`` and do well with
+# tool calls of their own form (``react.native_tools``). What tells is the share of turns without an
+# action that can be read (``flags.format_errors``; an episode that breaks off counts as one more).
+# Where it is half or more, the ten are asked again with native calls, and the form with the smaller
+# share is taken for the whole run. That begins anew; the response cache, where it is on, has the
+# trial's calls.
+#
+# Not covered: whether the form that is read more often also answers better; controllers that ask
+# for no actions.
+
+logger = logging.getLogger(__name__)
+
+TRIED = 10
+
+
+@dataclass(frozen=True)
+class Share:
+    """The turns of a few episodes, and those of them in which no action could be read."""
+
+    turns: int = 0
+    unread: int = 0
+
+    @property
+    def share(self) -> float:
+        return self.unread / self.turns if self.turns else 1.0
+
+    @property
+    def broken(self) -> bool:
+        return self.turns > 0 and 2 * self.unread >= self.turns
+
+    def __add__(self, episode: Episode) -> Share:
+        asked = sum(call["kind"] == "act" for call in episode.calls)
+        return Share(self.turns + asked, self.unread + episode.flags.get("format_errors", 0))
+
+    def __str__(self) -> str:
+        return f"{self.unread} of {self.turns}"
+
+
+def settled(plan: Plan, config: Config, opened: Opened, model: Model, progress: bool) -> tuple[Config, dict[str, Any]]:
+    """``config`` with the form of turns decided where ``plan.turns`` is auto, and what a manifest keeps of the trial.
+
+    Raises UsageError for a controller that is no loop.
+    """
+    if plan.turns != "auto":
+        return config, {}
+    own = "controller" in plan.objects or plan.controller not in PACKAGED
+    if not own and plan.controller not in LOOPS:
+        raise UsageError(f"--turns auto goes with a loop, not with {plan.controller!r}; use --controller react")
+    shares = {"text": _tried(plan, _with(config, native=False), opened, model, progress)}
+    why = ""
+    if shares["text"].broken:
+        try:
+            _check_native(model, config)
+            shares["native"] = _tried(plan, _with(config, native=True), opened, model, progress)
+        except ModelError as refused:
+            why = str(refused)
+    chosen = min(shares, key=lambda form: shares[form].share)  # text where they are equal
+    facts: dict[str, Any] = {"chosen": chosen, "episodes": min(TRIED, len(opened.questions))}
+    facts |= {form: vars(share) for form, share in shares.items()} | ({"native_refused": why} if why else {})
+    said = ", ".join(f"{share} in {form}" for form, share in shares.items())
+    logger.warning("turns without a readable action: %s%s; --turns %s is taken", said, why and f" ({why})", chosen)
+    return _with(config, native=chosen == "native"), facts
+
+
+def _with(config: Config, *, native: bool) -> Config:
+    return config.model_copy(update={"react": config.react.model_copy(update={"native_tools": native})})
+
+
+def _check_native(model: Model, config: Config) -> None:
+    """Raises ModelError where the model takes no native tool calls beside the grammars of ``config``."""
+    if check := getattr(model, "check", None):
+        check(grammar=config.constrain not in ("none", "auto"), tools=True)
+
+
+def _tried(plan: Plan, config: Config, opened: Opened, model: Model, progress: bool) -> Share:
+    kept: list[Episode] = []
+    job = Job(
+        plan=plan,
+        controller=get_controller(opened.objects.get("controller") or plan.controller),
+        config=config,
+        questions=opened.questions[:TRIED],
+        benchmark=opened.benchmark,
+        model=model,
+        tools=opened.tools,
+        gates=opened.gates,
+        keep=kept.append,
+        progress=progress,
+    )
+    opened.executor.episodes(job)
+    share = Share()
+    for episode in kept:
+        share = share + episode
+        if episode.finish == "error":  # broke off: no better than a turn that cannot be read
+            share = Share(share.turns + 1, share.unread + 1)
+    return share
+
+
+class Watch:
+    """Looks at the first episodes of a run in text, and proposes native calls where the model ignores the form."""
+
+    def __init__(self, config: Config, questions: int) -> None:
+        self._left = 0 if config.react.native_tools or questions < TRIED else TRIED
+        self._share = Share()
+
+    def see(self, episode: Episode | None) -> None:
+        """Count an episode, unless it was stopped; the last of the first ten tells."""
+        if self._left and episode is not None:
+            self._left -= 1
+            self._share = self._share + episode
+            if not self._left and self._share.broken:
+                logger.warning(
+                    "in %s turns of the first episodes no action could be read; a chat model may do better with "
+                    "--turns native (--turns auto finds out)",
+                    self._share,
+                )
+
+
+# ---------------------------------------------------------------- the executor that is this process
+# A dialogue whose turns rest on each other's answers is one thread's work, turn by turn.
+
+
+class Local:
+    """Carries out everything here; it has no state."""
+
+    def check(self, plan: Plan, config: Config) -> None:
+        """Everything that can be planned can be done here."""
+
+    def episodes(self, job: Job) -> None:
+        """Run episodes in as many threads as the model batches; each is kept as it ends."""
+        units = interactions(job.questions) if job.own else [[question] for question in job.questions]
+        cancel = threading.Event()
+        workers = min(len(units), max(1, int(getattr(job.model, "batch_size", 8))))
+        watch = Watch(job.config, len(job.questions))
+        work = Work(len(job.questions), most_calls(job.controller.name, job.config))
+        bar = Bar(job.controller.name, work, shown=job.progress)
+        with bar, ThreadPoolExecutor(workers, thread_name_prefix="episode") as pool:
+            try:
+                futures = [pool.submit(_episodes, job, unit, cancel, bar) for unit in units]
+                for future in as_completed(futures):
+                    for episode in future.result():
+                        watch.see(episode)
+                    job.advance(len(future.result()))
+            except BaseException:
+                cancel.set()  # what runs ends at its next model call
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+
+    def verdicts(
+        self,
+        benchmark: Benchmark,
+        questions: Sequence[Question],
+        predictions: Mapping[str, Mapping[str, str]],
+        settings: Settings,
+    ) -> Judged:
+        """The verdicts, found in ``settings.pool``."""
+        return judge(benchmark, questions, predictions, settings)
+
+
+LOCAL = Local()
+
+
+def _episodes(job: Job, questions: Sequence[Question], cancel: threading.Event, bar: Bar) -> list[Episode | None]:
+    """Run and keep episodes one after the other."""
+    done = []
+    for question in questions:
+        done.append(_episode(job, job.own.asked(question) if job.own else question, cancel, bar))
+        if not cancel.is_set():
+            bar.finished(question.id)
+    return done
+
+
+def _episode(job: Job, question: Question, cancel: threading.Event, bar: Bar) -> Episode | None:
+    """Run and keep one episode; one that the user stopped is owed, not kept."""
+    if cancel.is_set():
+        return None
+
+    def resources() -> Resources:
+        mine = bar.watched(episode_model(job.model, question, job.controller.name), question.id)
+        database = job.benchmark.database(question.db_id)
+        return Resources(mine, database, job.tools, job.gates, cancel=cancel)
+
+    episode = run_episode(in_dialogue(job.controller, question), question, resources, job.config)
+    if not cancel.is_set():
+        job.keep(episode)
+        if job.own:
+            job.own.add(episode)
+    return episode
+
+
+# ------------------------------------------------------ benchmark, model and databases, opened once
+
+
+class Opened:
+    """A benchmark with the questions of a plan, and the model of the cell at hand; closed as a block.
+
+    objects: Python objects in place of names, by the names of ``Plan.objects``. A model that is opened here is closed
+    when a cell wants another one, and at the end. ``history`` is that of turns of dialogues, "" for other questions.
+    Raises UsageError, BenchmarkError.
+    """
+
+    def __init__(self, plan: Plan, objects: Mapping[str, Any] | None = None, executor: Executor = LOCAL) -> None:
+        self.objects, self.executor = objects or {}, executor
+        self.tools: Mapping[str, Tool] = named_functions("tools", plan.tools) | dict(self.objects.get("tools") or {})
+        self.gates: Mapping[str, Gate] = named_functions("gates", plan.gates) | dict(self.objects.get("gates") or {})
+        self.benchmark = open_benchmark(plan, self.objects)
+        self.questions = pick(self.benchmark, plan)
+        self.history = history_of(plan.history, self.benchmark.name, self.questions)
+        self.turns: Mapping[str, Any] = {}  # what a trial of the loop's turns came to, for manifests
+        self._model: Model | None = None
+        self._options: tuple[str, ...] = ()
+
+    def fit(self, cell: Cell) -> Model:
+        """The model of a cell, after a check that its config can be carried out. Raises ModelError, UsageError."""
+        if "model" in cell.plan.objects:
+            model = behind_cache(cell.plan, self.objects["model"])
+        else:
+            options = model_options(cell.plan)
+            if self._model is None or self._options != options:
+                self.close()
+                self._model, self._options = open_model(cell.plan), options
+            model = self._model
+        check_config(model, cell.config)
+        check_ts(self.benchmark, self.questions, cell.config.eval)
+        return model
+
+    def close(self) -> None:
+        """Close the model that was opened here. Idempotent."""
+        if self._model is not None:
+            self._model.close()
+        self._model = None
+
+    def __enter__(self) -> Opened:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def model_options(plan: Plan) -> tuple[str, ...]:
+    """What decides which model a plan opens, and how; cells that agree in it share one."""
+    return tuple(str(getattr(plan, name)) for name in MODEL_OPTIONS)

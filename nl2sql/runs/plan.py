@@ -1,4 +1,4 @@
-"""What decides a run: its plan, and what the plan names, opened. A run folder's manifest is read back here.
+"""What decides a run: its plan, and what the plan names, opened. A run folder's manifest is the plan's record.
 
 Opening a benchmark needs no model; ``open_model`` is the only function that loads a model library. The loop, the config
 and the scoring (sqlglot, pydantic) are imported by the functions that need them.
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from nl2sql.agents import prompts
+from nl2sql.agents.controllers import NamedController, get_controller
 from nl2sql.benchmarks import draw_sample, left_out_counts, load_benchmark, scorable
 from nl2sql.benchmarks.dialogues import PACKAGED_DIALOGUES, behind_left_out, draw_dialogues, has_dialogues
 from nl2sql.benchmarks.load import check_databases, from_anywhere
@@ -22,8 +23,8 @@ from nl2sql.machine import as_path
 from nl2sql.runs.folder import read_manifest
 
 if TYPE_CHECKING:
-    from nl2sql.agents.controllers import NamedController
     from nl2sql.config import Config
+
 
 MODEL_OPTIONS = ("model", "adapter", "device", "dtype", "batch_size", "engine", "server", "cache")  # of a plan
 UNREADABLE = "unreadable: "  # in place of a database's fingerprint, before the reason
@@ -230,3 +231,52 @@ def fingerprints(benchmark: Benchmark, questions: Sequence[Question]) -> dict[st
         except Nl2SqlError as error:
             prints[db_id] = f"{UNREADABLE}{error}"
     return prints
+
+
+# ---------------------------------------------------------------------------- the controls of a run
+# A loop gets credit only for what it adds to the same model asked once. One greedy call gives two
+# controls (with and without guardrails); with ``--equal-tokens`` there is a third, sampled at the
+# loop's own token budget.
+
+
+@dataclass(frozen=True)
+class Control:
+    """name: its key in ``report["control"]``. label: the heading of its column. item: its verdict in an item of the
+    report. paired: the report's key of the run's paired tests against it. store: whose episodes, a key of ``FOLDERS``.
+    text: the field of a prediction that is scored.
+    """
+
+    name: str
+    label: str
+    item: str
+    paired: str
+    store: str
+    text: str = "sql"
+
+
+CONTROLS = (
+    Control("with_guardrails", "single_shot", "ex_single_shot", "paired", "single_shot"),
+    Control(
+        "without_guardrails",
+        "single_shot, raw",
+        "ex_single_shot_raw",
+        "paired_without_guardrails",
+        "single_shot",
+        text="raw_sql",
+    ),
+    Control("equal_tokens", "single_shot, equal tokens", "ex_equal_tokens", "paired_equal_tokens", "equal_tokens"),
+)
+
+
+def control_stores(plan: Plan, controller: NamedController) -> tuple[str, ...]:
+    """The controls that a run of ``plan`` asks beside its controller, in their order: keys of ``FOLDERS``."""
+    if not plan.control or controller.identity == get_controller("single_shot").identity:
+        return ()
+    return ("single_shot", "equal_tokens") if plan.equal_tokens else ("single_shot",)
+
+
+def systems_of(report: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """The run and its controls, by the names that tables give them; a controller may have the name of a control."""
+    present = {c.label: report["control"][c.name] for c in CONTROLS if c.name in report["control"]}
+    name = report["controller"]
+    return {f"{name} (the run)" if name in present else name: report, **present}

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from nl2sql.eval.stats import wilson_interval
-from nl2sql.runs.controls import systems_of
+from nl2sql.runs.plan import systems_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

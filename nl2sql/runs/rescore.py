@@ -14,6 +14,7 @@ from nl2sql.config import Config, EvalConfig, build_config, config_keys, load_co
 from nl2sql.errors import UsageError, interruptible, typed
 from nl2sql.eval.settings import Settings
 from nl2sql.interfaces import Benchmark, Question, content_key
+from nl2sql.runs.evaluate import pooled
 from nl2sql.runs.folder import (
     FOLDERS,
     RunFolder,
@@ -24,12 +25,10 @@ from nl2sql.runs.folder import (
     top_of,
     write_json,
 )
-from nl2sql.runs.job import Executor
-from nl2sql.runs.local import LOCAL
+from nl2sql.runs.job import LOCAL, Executor
 from nl2sql.runs.named import SCORED, Trust, check_named
 from nl2sql.runs.plan import UNREADABLE, fingerprints, open_benchmark, read_plan
 from nl2sql.runs.run import Run
-from nl2sql.runs.seeds import pooled
 from nl2sql.runs.summary import summarise
 
 

@@ -15,13 +15,19 @@ from nl2sql.eval.settings import Settings
 from nl2sql.eval.stats import minimum_detectable_effect, percent
 from nl2sql.eval.tables import table_html, table_text
 from nl2sql.interfaces import Benchmark, Question
-from nl2sql.runs.controls import CONTROLS, Control, systems_of
-from nl2sql.runs.dialogue_scores import dialogue_notes, dialogue_rows, dialogue_scores
 from nl2sql.runs.dialogues import RESOLVED_FIELDS, history_of
 from nl2sql.runs.folder import RunFolder
-from nl2sql.runs.plan import left_out_of
-from nl2sql.runs.samples import sample_metrics, sample_rows, samples_of
-from nl2sql.runs.vizql_scores import vizql_notes, vizql_scores
+from nl2sql.runs.metrics import (
+    dialogue_notes,
+    dialogue_rows,
+    dialogue_scores,
+    sample_metrics,
+    sample_rows,
+    samples_of,
+    vizql_notes,
+    vizql_scores,
+)
+from nl2sql.runs.plan import CONTROLS, Control, left_out_of, systems_of
 
 SUSPECT_EX = 0.05  # below this, something other than the loop is likely to be wrong
 SUSPECT_SHARE = 0.9  # of the wrong items, with one and the same cause

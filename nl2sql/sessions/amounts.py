@@ -1,19 +1,29 @@
-"""The numbers, times and dates of a follow-up, each with the operator that stands before or behind it.
+"""The numbers, times and dates of a follow-up with their operators, each as a condition on one column.
 
 >>> [(c.operator, c.text) for c in comparisons_of("no older than 30, above 80 and below 1,000", [])]
 [('<=', '30'), ('>', '80'), ('<', '1000')]
+
+>>> from nl2sql.sessions.reading import read_followup
+>>> [june] = read_followup("and in June?").comparisons
+>>> may = exp.Between(this=exp.column("d"), low=exp.Literal.string("2023-05-01"), high=exp.Literal.string("2023-05-31"))
+>>> comparison_condition(june, exp.column("d"), "date", [may]).sql()
+"d BETWEEN '2023-06-01' AND '2023-06-30'"
 """
 
 from __future__ import annotations
 
 import calendar
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import date, timedelta
 
-from nl2sql.sessions.forms import TO_TEN
+from sqlglot import exp
+
 from nl2sql.sessions.naming import edit_words
 from nl2sql.sessions.periods import MONTHS
+from nl2sql.sessions.wording import TO_TEN
+from nl2sql.sql.words import words
 
 _NUMBER = re.compile(r"(?<![\w.:/-])(?P<number>\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?)(?!(?!k\b)[\w:/]|[-.]\d)")
 _WORD_NUMBER = re.compile(  # "at least one order" is about orders
@@ -136,3 +146,188 @@ def _starts(after: str, cue: str) -> bool:
     tails = after, " ".join(after.split()[1:])
     said = next((tail[len(cue) :] for tail in tails if tail.startswith(cue)), None)
     return said is not None and not re.match(r" (?:than\b|\d)", said)  # "above 80 and below 100"
+
+
+# ------------------------------------------------------------------- as the condition on one column
+# A year or month keeps what is not said again of the days that the replaced conditions let through:
+# "What about 2023?" behind April to June 2022 is April to June 2023. Not covered: days within
+# functions (``strftime``) and patterns.
+
+DATES = ("date", "datetime")
+SIGNS: dict[str, type[exp.Binary]] = {">": exp.GT, ">=": exp.GTE, "<": exp.LT, "<=": exp.LTE, "=": exp.EQ}
+_MIRRORED: dict[type[exp.Expr], type[exp.Expr]] = {exp.GT: exp.LT, exp.GTE: exp.LTE, exp.LT: exp.GT, exp.LTE: exp.GTE}
+_DAY_OR_MOMENT = re.compile(r"(\d{4}-\d{2}-\d{2})(?:[T ](?P<time>.+))?")
+_SCALES = {"thousand": 10**3, "k": 10**3, "million": 10**6, "billion": 10**9}
+_SCALE = re.compile(rf"\s*(?P<word>{'|'.join(_SCALES)})\b")
+_ONE_DAY = timedelta(days=1)
+_DAY_END = "23:59:59"
+
+
+def kinds_for(comparison: Comparison) -> list[tuple[str, ...]]:
+    """The kinds of columns that a number or date is compared with, the likelier first."""
+    kinds: dict[str, list[tuple[str, ...]]] = {
+        "number": [("number",)],
+        "year": [("date", "datetime", "year"), ("number",)],
+        "month": [DATES],
+        "day": [DATES],
+        "time": [("time", "datetime")],
+    }
+    return kinds[comparison.kind]
+
+
+def scaled(comparison: Comparison, text: str, column: str = "") -> Comparison:
+    """ "under 20 million" as a number; as it stands where the column is in millions itself.
+
+    >>> scaled(Comparison("<", "20", 6, 8, "number"), "under 20 million", "passengers").text
+    '20000000'
+    """
+    said = _SCALE.match(text, comparison.end)
+    if not said or comparison.kind not in ("number", "year") or said["word"] in {w.rstrip("s") for w in words(column)}:
+        return comparison
+    low, high = (f"{float(n) * _SCALES[said['word']]:.15g}" if n else n for n in (comparison.text, comparison.high))
+    return replace(comparison, text=low, high=high)
+
+
+def comparison_condition(
+    comparison: Comparison, column: exp.Expr, kind: str, existing: Sequence[exp.Expr]
+) -> exp.Expr | None:
+    """The comparison in the form of the column's kind; None where they do not go together.
+
+    existing: the conditions in whose place it will stand.
+    """
+    sign = comparison.operator or _sign_of(existing) or "="
+    if sign == "between":
+        low, high = (_literal(text, kind) for text in (comparison.text, comparison.high))
+        if kind in DATES and comparison.kind == "year":
+            low, high = exp.Literal.string(f"{comparison.text}-01-01"), exp.Literal.string(f"{comparison.high}-12-31")
+        if kind == "datetime" and comparison.kind in ("year", "day"):
+            high = exp.Literal.string(f"{high.name} {_DAY_END}")
+        return exp.Between(this=column, low=low, high=high)
+    if kind in DATES and comparison.kind in ("year", "month"):
+        span = _span(comparison, existing, sign)
+        return _within(column, sign, span, kind) if span else None
+    if kind == "datetime" and comparison.kind == "day":
+        try:
+            day = date.fromisoformat(comparison.text)
+        except ValueError:  # no day of the calendar
+            return None
+        return _within(column, sign, (day, day), kind)
+    if kind == "datetime" and comparison.kind == "time":
+        return None  # of any day
+    return SIGNS[sign](this=column, expression=_literal(comparison.text, kind))
+
+
+def _literal(text: str, kind: str) -> exp.Expr:
+    if kind in ("number", "year", "flag"):
+        return exp.Literal.number(text)
+    return exp.Literal.string(text.zfill(5) if kind == "time" else text)
+
+
+def _sign_of(existing: Sequence[exp.Expr]) -> str:
+    """The sign of the condition that is replaced, so that a bare number keeps it."""
+    kinds = {type(condition) for condition in existing}
+    return next((sign for sign, made in SIGNS.items() if kinds == {made}), "")
+
+
+def excludes(condition: exp.Expr) -> bool:
+    """Does it leave values of its column out: ``<>``, ``NOT =``, ``NOT IN``, ``NOT BETWEEN``, ``NOT LIKE``?"""
+    kinds = (exp.EQ, exp.In, exp.Between, exp.Like)
+    return isinstance(condition, exp.NEQ) or (
+        isinstance(condition, exp.Not) and isinstance(condition.this.unnest(), kinds)
+    )
+
+
+def excluding(condition: exp.Expr) -> exp.Expr:
+    """The condition that is true where ``condition`` is not."""
+    if isinstance(condition, exp.EQ):
+        return exp.NEQ(this=condition.this, expression=condition.expression)
+    return exp.Not(this=exp.paren(condition) if isinstance(condition, exp.Connector) else condition)
+
+
+# ------------------------------------------------------------------------------------------------------- dates
+
+
+def _span(comparison: Comparison, existing: Sequence[exp.Expr], sign: str) -> tuple[date, date] | None:
+    """First and last day of the year or month; what is not said is as in the conditions that are replaced."""
+    first, last = covered_days(existing)
+    known = first or last
+    year = int(comparison.text) if comparison.text else known.year if known else 0
+    if not year:
+        return None
+    if comparison.kind == "month":
+        return date(year, comparison.month, 1), _month_end(year, comparison.month)
+    if sign == "=" and first and last and first.year == last.year:
+        return _in_year(first, year), _month_end(year, last.month) if _ends_month(last) else _in_year(last, year)
+    return date(year, 1, 1), date(year, 12, 31)
+
+
+def covered_days(conditions: Sequence[exp.Expr]) -> tuple[date | None, date | None]:
+    """The first and the last day that conditions on one date let through; None for an end that is open.
+
+    >>> year = exp.condition("d >= '2022-01-01' AND d < '2023-01-01'")
+    >>> [str(day) for day in covered_days(list(year.flatten()))]
+    ['2022-01-01', '2022-12-31']
+    """
+    ends = [end for condition in conditions for end in _ends(condition)]
+    firsts = [day for is_first, day in ends if is_first]
+    lasts = [day for is_first, day in ends if not is_first]
+    return max(firsts, default=None), min(lasts, default=None)
+
+
+def _ends(condition: exp.Expr) -> Iterator[tuple[bool, date]]:
+    """(is it the first one, the day) for each end of the days that one condition lets through, or leaves out."""
+    condition = condition.this.unnest() if isinstance(condition, exp.Not) else condition
+    if isinstance(condition, exp.Between):
+        yield from _end(exp.GTE, condition.args["low"])
+        yield from _end(exp.LTE, condition.args["high"])
+    elif isinstance(condition, exp.In):
+        days = sorted(day for value in condition.expressions for _, day in _end(exp.GTE, value))
+        yield from [(True, days[0]), (False, days[-1])] if days else []
+    elif isinstance(condition, exp.Binary):
+        kind: type[exp.Expr] = type(condition)
+        value = condition.expression
+        if not condition.this.find(exp.Column):  # '2022-01-01' <= d
+            kind, value = _MIRRORED.get(kind, kind), condition.this
+        yield from _end(kind, value)
+
+
+def _end(kind: type[exp.Expr], value: exp.Expr) -> Iterator[tuple[bool, date]]:
+    """Of ``d < value`` the day before: ``< '2023-01-01'`` ends with 2022."""
+    literals = list(value.find_all(exp.Literal))
+    match = _DAY_OR_MOMENT.fullmatch(literals[0].this) if len(literals) == 1 else None
+    if match is None:
+        return
+    try:
+        day = date.fromisoformat(match[1])
+        if kind is exp.GT:
+            yield True, day + _ONE_DAY
+        if kind is exp.LT:
+            yield False, day if re.search(r"[1-9]", match["time"] or "") else day - _ONE_DAY
+    except (ValueError, OverflowError):  # no day of the calendar
+        return
+    if kind in (exp.GTE, exp.EQ, exp.NEQ):
+        yield True, day
+    if kind in (exp.LTE, exp.EQ, exp.NEQ):
+        yield False, day
+
+
+def _month_end(year: int, month: int) -> date:
+    return date(year, month, calendar.monthrange(year, month)[1])
+
+
+def _ends_month(day: date) -> bool:
+    return day == _month_end(day.year, day.month)
+
+
+def _in_year(day: date, year: int) -> date:
+    """The same day of another year; the 28th for a 29 February that it lacks."""
+    return min(date(year, day.month, 1) + timedelta(days=day.day - 1), _month_end(year, day.month))
+
+
+def _within(column: exp.Expr, sign: str, span: tuple[date, date], kind: str) -> exp.Expr:
+    first, last = (exp.Literal.string(day.isoformat()) for day in span)
+    if kind == "datetime":
+        last = exp.Literal.string(f"{span[1]} {_DAY_END}")
+    if sign == "=":
+        return exp.Between(this=column, low=first, high=last)
+    return SIGNS[sign](this=column, expression=last if sign in (">", "<=") else first)

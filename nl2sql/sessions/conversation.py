@@ -1,4 +1,4 @@
-"""A conversation over one database: each question is asked with the turns before it.
+"""A conversation over one database, each question asked with the turns before it; the specification's service.
 
     conversation = nl2sql.Conversation(database, nl2sql.load_model("smollm2-135m"))
     conversation.ask("How many customers are there?")
@@ -13,6 +13,9 @@ A turn enters the history where its SQL ran. A failure does not, nor does a ques
 (``finish="clarification_needed"``): the next question follows on the last answer that there was.
 
 Not covered: a session that moves to another database. Its queries mean nothing there, and it is refused.
+
+>>> AgenticText2SQLService()._resolve_query_with_history("Top 10 products by revenue", [])
+'Top 10 products by revenue'
 """
 
 from __future__ import annotations
@@ -22,20 +25,29 @@ import hashlib
 import html
 import logging
 import threading
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
-from nl2sql.agents.controllers import NamedController, answer, get_controller, with_preset
+from nl2sql.agents.controllers import NamedController, answer, episode_model, get_controller, with_preset
 from nl2sql.agents.record import Episode, json_tree
-from nl2sql.config import Config
+from nl2sql.config import Config, build_config
 from nl2sql.databases.validation import validate_sql
 from nl2sql.errors import UsageError, one_line
-from nl2sql.interfaces import USER, Database, EventSink, Model, Question, RunResult, Turn, no_sink
+from nl2sql.interfaces import USER, Database, EventSink, Model, Question, Resources, RunResult, Turn, no_sink
 from nl2sql.sessions.conversational import conversational
-from nl2sql.sessions.resolution import Resolution
+from nl2sql.sessions.periods import period_of, said_again
+from nl2sql.sessions.resolution import Resolution, resolve
 from nl2sql.sessions.stores import MemoryStore, SessionStore
-from nl2sql.sessions.turns import KEPT, checked_owner, checked_session, new_session_id, new_turn
+from nl2sql.sessions.turns import (
+    FIELDS,
+    KEPT,
+    checked_owner,
+    checked_session,
+    new_session_id,
+    new_turn,
+    summarize_results,
+)
 from nl2sql.sql.bounds import MAX_CHARS
 
 logger = logging.getLogger(__name__)
@@ -196,3 +208,84 @@ def local_owner() -> str:
         return checked_owner(name)
     except UsageError:  # another user's name may come to the same letters, and is told apart
         return f"user-{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}"
+
+
+# ---------------------------------------------------------------------- the specification's service
+# ``chat_sessions`` is its dictionary, ``{session_id: [entries]}``, in memory and for one user;
+# entries are dictionaries, kept as they came. ``nl2sql.Conversation`` is what to use otherwise:
+# owners, stores, names that are checked.
+
+
+class AgenticText2SQLService:
+    """Questions answered by the controller ``reflect``, each with the session before it.
+
+    database, model: needed where a follow-up is resolved, and for an answer. config: default: the specification's own
+    prompt makes follow-ups whole.
+    """
+
+    def __init__(
+        self, database: Database | None = None, model: Model | None = None, config: Config | None = None
+    ) -> None:
+        self.database, self.model = database, model
+        self.config = config or build_config({"session": {"resolve": "rewrite"}})
+        self.chat_sessions: dict[str, list[dict[str, Any]]] = {}
+
+    def generate_sql_with_agent(self, user_query: str, session_id: str, max_iterations: int = 3) -> dict[str, Any]:
+        """The answer as ``conversation.reply_of`` gives it; what ran is added to the session.
+
+        Raises UsageError for a number of iterations below 1, and without a database or a model.
+        """
+        if max_iterations < 1:
+            raise UsageError(f"max_iterations={max_iterations}; expected at least 1")
+        database, model = self._opened()
+        reflect = self.config.reflect.model_copy(update={"max_iterations": max_iterations})
+        config = self.config.model_copy(update={"reflect": reflect})
+        named = get_controller("reflect")
+        history = _turns(self._get_chat_history(session_id))
+        question = Question(user_query, database.name, history=history, split=USER, meta={"session_id": session_id})
+        episode = answer(question, database, model, replace(named, run=conversational(named.run)), config)
+        reply = reply_of(episode)
+        if (result := result_of(episode, database, config)) is not None:
+            self._add_to_history(session_id, asdict(new_turn(user_query, episode.sql, result, reply["resolved_query"])))
+        return reply
+
+    def _get_chat_history(self, session_id: str) -> list[dict[str, Any]]:
+        """The last ten entries of a session, oldest first; none for a new one."""
+        return self.chat_sessions.get(session_id, [])
+
+    def _add_to_history(self, session_id: str, entry: Mapping[str, Any]) -> None:
+        self.chat_sessions[session_id] = [*self._get_chat_history(session_id), dict(entry)][-KEPT:]
+
+    def _resolve_query_with_history(self, user_query: str, chat_history: Sequence[Mapping[str, Any]]) -> str:
+        """The question as it stands alone, by ``config.session.resolve``; as it is where it is no follow-up. What only
+        says another time is the previous question in that time, where the text of the model was refused.
+
+        Raises UsageError where there is a history and no database or model.
+        """
+        if not chat_history:
+            return user_query
+        database, model = self._opened()
+        question = Question(user_query, database.name, history=_turns(chat_history), split=USER)
+        opened = Resources(episode_model(model, question, "reflect"), database)
+        resolution, period = resolve(question, opened, self.config), period_of(user_query)
+        lost = resolution.fallback and not resolution.fallback.startswith("model: ")
+        if lost and period and period.units:
+            last = question.history[-1]
+            return said_again(last.resolved_query or last.user_query, period)
+        return resolution.resolved_query
+
+    def _summarize_results(self, execution_result: Mapping[str, Any] | None) -> str:
+        return summarize_results(execution_result)
+
+    def _opened(self) -> tuple[Database, Model]:
+        if self.database is None or self.model is None:
+            raise UsageError(
+                "a follow-up is resolved over a database, with a model: AgenticText2SQLService(database, model)"
+            )
+        return self.database, self.model
+
+
+def _turns(entries: Sequence[Mapping[str, Any]]) -> tuple[Turn, ...]:
+    """The entries as turns; what is no field of one is left out."""
+    known = ({name: str(entry[name]) for name in FIELDS if name in entry} for entry in entries)
+    return tuple(Turn(**{"user_query": "", **fields}) for fields in known)

@@ -34,7 +34,7 @@ from nl2sql.agents.context.linking import STOP_WORDS, stem
 from nl2sql.databases.schema import Schema
 from nl2sql.errors import DatabaseError
 from nl2sql.interfaces import Database, Turn
-from nl2sql.sessions import forms, wording
+from nl2sql.sessions import wording
 from nl2sql.sql.words import words
 
 LONGEST = 2_000  # characters that are read: a longer question is none that leans on another
@@ -120,9 +120,9 @@ class Sentence:
 
     def leaves_out_what(self) -> bool:
         """ "Group by line", "average price", "How many are there in each?": whatever else is said."""
-        if forms.HOW_MANY_EACH.match(self.text) or forms.HAS_THE_MOST.match(self.text):
+        if wording.HOW_MANY_EACH.match(self.text) or wording.HAS_THE_MOST.match(self.text):
             return True
-        if forms.BARE_FIGURE.match(self.text) and not any(map(self._names_table, self.words)):
+        if wording.BARE_FIGURE.match(self.text) and not any(map(self._names_table, self.words)):
             return True
         bare = self.words[1:2] == ["by"] and self.words[0] in cue_words()["edit_verbs"]
         return bare or (self.opening.endswith(("what about", "how about")) and not self._is_whole(self.rest))
@@ -178,7 +178,7 @@ class Sentence:
             return False
         if len(content) == 2 and content[0] not in cue_words()["keyword_openings"]:
             return all(map(self._names, content)) and content[1].endswith("s")  # "singer names"; not "flag S"
-        if content[0] == "each" or forms.CONDITION.match(" ".join(content)):
+        if content[0] == "each" or wording.CONDITION.match(" ".join(content)):
             return False  # "each line by its label", "rating over 1900"
         if self.opening and content[0] not in cue_words()["keyword_openings"]:
             following = content[1] if content[0] in ("the", "a", "all") and len(content) > 1 else ""
@@ -228,14 +228,14 @@ class Sentence:
         asking = {*cue_words()["asking"], *cue_words()["superlatives"]}
         if asking.issuperset(rest):
             return " ".join(rest)
-        for form in forms.OPEN_ENDS if self._is_simple() else ():
+        for form in wording.OPEN_ENDS if self._is_simple() else ():
             if match := form.search(self.text):
                 return match[0].strip(" ?.!")
-        for form in forms.ANYWHERE:
+        for form in wording.ANYWHERE:
             if match := form.search(self.text):
                 return match[0].strip(" ?")
-        counted = forms.DEFINITE.search(self.text)  # "the seven titles"
-        if counted and self._names(counted["what"]) and not forms.SUPERLATIVE.search(counted["rest"]):
+        counted = wording.DEFINITE.search(self.text)  # "the seven titles"
+        if counted and self._names(counted["what"]) and not wording.SUPERLATIVE.search(counted["rest"]):
             return counted[0].removesuffix(counted["rest"])
         part = re.search(r"\b(?:which|how many|any|some) of the (?P<what>[a-z]+)\b(?! of\b)", self.text)
         if part and not self._names(part["what"]):
@@ -362,7 +362,7 @@ class Sentence:
     def _reaching_back(self) -> list[Evidence]:
         text = f" {self.text} "
         found = [Evidence("cue", phrase) for phrase in cue_words()["reaching_back"] if f" {phrase} " in text]
-        if taken_up := forms.TAKEN_UP.search(self.text):  # "and the warnings, for which hazards were they?"
+        if taken_up := wording.TAKEN_UP.search(self.text):  # "and the warnings, for which hazards were they?"
             found.append(Evidence("cue", taken_up[0].partition(" ,")[0]))
         if any(sign.text.split()[0] in ("of", "among", "out", "in", "one", "each", "all") for sign in found):
             found = [sign for sign in found if not self._named_before(sign.text)]

@@ -21,13 +21,21 @@ from nl2sql.agents.context.linking import STOP_WORDS, stem
 from nl2sql.databases.validation import validate_sql
 from nl2sql.errors import Nl2SqlError
 from nl2sql.interfaces import Database, Turn
-from nl2sql.sessions.cells import yes_or_no
 from nl2sql.sessions.conditions import Conditions, known_words
 from nl2sql.sessions.detection import cue_words
-from nl2sql.sessions.figures import aggregate, aggregated, aggregated_column
-from nl2sql.sessions.grouping import grouped_by
-from nl2sql.sessions.naming import edit_words, label_of, named_column, named_group, named_table, rates_of
-from nl2sql.sessions.ordering import best_first, extreme_of_each, figure_said, order, order_instead, superlative
+from nl2sql.sessions.naming import edit_words, label_of, named_column, named_group, named_table, rates_of, yes_or_no
+from nl2sql.sessions.ordering import (
+    aggregate,
+    aggregated,
+    aggregated_column,
+    best_first,
+    extreme_of_each,
+    figure_said,
+    grouped_by,
+    order,
+    order_instead,
+    superlative,
+)
 from nl2sql.sessions.reading import Phrase, Reading, read_followup
 from nl2sql.sessions.shown import Shown, column_to_add, what_is_shown
 from nl2sql.sessions.statement import Statement, read_statement

@@ -1,4 +1,4 @@
-"""What a follow-up sorts by, and the one or few rows that a superlative asks for.
+"""What a follow-up groups and sorts by, the rows that a superlative asks for, and the one figure it asks for.
 
 On ``scale_models``, behind ``SELECT title FROM products WHERE list_price > 10``: "sort them by maker" adds ``ORDER BY
 maker``, "the cheapest?" ``ORDER BY list_price LIMIT 1``. An adjective is about a column that is selected or compared
@@ -8,18 +8,20 @@ before, where one fits it (``edit_words.yaml``).
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 from sqlglot import exp
 
-from nl2sql.agents.context.linking import STOP_WORDS
-from nl2sql.sessions import members
-from nl2sql.sessions.cells import has_nulls
+from nl2sql.agents.context.linking import STOP_WORDS, stem
+from nl2sql.sessions import where
 from nl2sql.sessions.conditions import Conditions
-from nl2sql.sessions.naming import Named, label_of, named_column, named_table
-from nl2sql.sessions.reading import Phrase
+from nl2sql.sessions.naming import Named, edit_words, has_nulls, label_of, named_column, named_group, named_table
+from nl2sql.sessions.reading import SO_MANY, Phrase
 from nl2sql.sessions.statement import Statement
-from nl2sql.sessions.tables import column_of
+from nl2sql.sessions.tables import column_of, key_columns
 from nl2sql.sql.words import words
+
+# --------------------------------------------------------------------------- order and superlatives
 
 _DIRECTIONS = frozenset(["ascending", "descending", "order", "first", "last", "highest", "lowest", *STOP_WORDS])
 _NUMBERS = ("number", "year")
@@ -234,7 +236,7 @@ def _adjective_column(columns: str, conditions: Conditions) -> Named | None:
     "Oldest" may be of a birth or of any date: where there is a birth, it is that.
     """
     statement, wanted = conditions.statement, set(columns.split()) - {"any"}
-    known = {column for _, column in members.compared_columns(statement)}
+    known = {column for _, column in where.compared_columns(statement)}
     known |= {(named.table.lower(), named.column.lower()) for named in conditions.selected()}
     known |= {(named.table.lower(), named.column.lower()) for named, _ in _ordered_by(statement)}
     read = [(table, column.name) for table in statement.sources().values() for column in table.columns]
@@ -252,3 +254,124 @@ def _adjective_column(columns: str, conditions: Conditions) -> Named | None:
     only = None if _DOES_MOST.search(conditions.reading.text) else conditions.only_one(("number",))
     numbers += filter(None, [conditions.compared_before(("number",)), only])  # "the biggest" is about no year
     return next((named for named in numbers if not conditions.is_key(named)), None)
+
+
+# ------------------------------------------------------------------------------------------- groups
+# On ``library_network``, "by patron type" behind loans gives ``patron_types.label``, grouped with
+# the table's key so that two of one name stay two; "per year" the year of the date that a condition
+# compares. Conditions on what is grouped by are dropped: "by country" behind one country means all
+# of them.
+
+FORMATS = {"day": "%Y-%m-%d", "month": "%Y-%m", "year": "%Y"}
+_DAYS = ("date", "datetime")
+
+
+class Grouped(NamedTuple):
+    """The column that is shown of each group, and the keys of GROUP BY."""
+
+    shown: exp.Expr
+    keys: list[exp.Expr]
+
+
+def grouped_by(phrase: Phrase, conditions: Conditions) -> Grouped | None:
+    """What ``phrase`` means in the statement of ``conditions``, joined in where it must be; None for nothing known.
+
+    Raises LookupError where a join is missing.
+    """
+    if part := _date_part(phrase, conditions):
+        return Grouped(part, [part])
+    named = named_group(phrase, conditions.statement)
+    if named is None:
+        return None
+    _drop_conditions(named, conditions)
+    column = conditions.statement.column(named.table, named.column)
+    return Grouped(column, [*_own_key(named, conditions), column])
+
+
+def _own_key(named: Named, conditions: Conditions) -> list[exp.Expr]:
+    """The key of the table that ``named`` is the label of; none for a column of the main table."""
+    statement = conditions.statement
+    table = statement.schema.table(named.table)
+    if (
+        table is None
+        or table.name == statement.main.name
+        or label_of(table, statement) != Named(named.table, named.column)
+    ):
+        return []
+    keys = key_columns(table)
+    return [statement.column(table.name, keys[0])] if len(keys) == 1 and named.column not in keys else []
+
+
+def _drop_conditions(named: Named, conditions: Conditions) -> None:
+    table = conditions.statement.schema.table(named.table)
+    same = [named.column, *(key_columns(table) if table else [])]
+    if any(f"{done} {named.table}.{column}" in conditions.made for done in ("filter", "replace") for column in same):
+        return  # "by genre, for crime and poetry": what this follow-up asks for
+    if where.drop_conditions_on(conditions.statement, named.table, same):
+        conditions.made.append(f"drop {named.table}.{named.column}")
+
+
+def _date_part(phrase: Phrase, conditions: Conditions) -> exp.Expr | None:
+    """ "per year" where no column is called so: that part of the date that is compared, or of the only one."""
+    unit = next((name for name in edit_words()["units"] if stem(name) == stem(phrase[-1])), "")
+    if unit not in FORMATS or len(phrase) > 2:
+        return None
+    exact = named_column(phrase, conditions.statement)
+    kind = conditions.kinds[exact.table.lower(), exact.column.lower()] if exact else ""
+    if exact and kind not in _DAYS and conditions.statement.away(exact.table) < 1:
+        return None
+    named = conditions.compared_before(_DAYS) or conditions.only_one(_DAYS)
+    if named is None:
+        return None
+    column = conditions.statement.column(named.table, named.column)
+    return exp.TimeToStr(this=column, format=exp.Literal.string(FORMATS[unit]))
+
+
+# --------------------------------------------------------------------------------------- one figure
+# Behind ``SELECT AVG(credit_limit) FROM customers`` on ``scale_models``, "and the maximum?" is
+# ``SELECT MAX(credit_limit) FROM customers``. Not covered: figures of each group and of the rows
+# that a LIMIT lets through (LookupError), and other arithmetic.
+
+
+def aggregate(conditions: Conditions) -> bool:
+    """The figure that the reading names, of all rows; whether one is known."""
+    text, statement = conditions.reading.text, conditions.statement
+    if re.search(rf"[a-z]{{3,}}est {SO_MANY}\b", text):  # "the smallest two" are no figure
+        return False
+    column = aggregated_column(conditions)
+    if column is None:
+        return False
+    if statement.grouped or statement.tree.args.get("limit") is not None:
+        raise LookupError("a figure of each group, or of a few rows")
+    statement.clear("order", "limit", "distinct")
+    statement.select([aggregated(conditions.reading.aggregate, column)])
+    conditions.made.append("aggregate")
+    return True
+
+
+def aggregated_column(conditions: Conditions) -> exp.Expr | None:
+    """The column behind "average", "highest"; the one that was aggregated before where none is named."""
+    reading, statement = conditions.reading, conditions.statement
+    listed = edit_words()["aggregates"][reading.aggregate]
+    said = [match for word in listed for match in [re.search(rf"\b{word}\b", reading.text)] if match]
+    behind = words(re.split(r"[,.;?!]", reading.text[said[0].end() :])[0])[:4] if said else []
+    wanted = ("number", "year", "date", "datetime") if reading.aggregate in ("MAX", "MIN") else ("number", "year")
+    if many := re.search(r"\bhow (?:many|much|long|old|high|large) (?P<what>[a-z_]+)", reading.text):
+        behind = behind or words(many["what"])
+    for phrase in (behind[:n] for n in range(len(behind), 0, -1)):
+        named = named_column(phrase, statement, conditions.kinds, wanted)
+        if named and not conditions.is_key(named):  # "the oldest captain" is no captain_id
+            return statement.column(named.table, named.column)
+    for measure in statement.aggregates():
+        if (column := measure.find(exp.Column)) is not None and not measure.find(exp.Count):
+            return figure_said(column, conditions).copy()
+    rows = not statement.grouped and not statement.aggregates()
+    if rows and reading.aggregate in ("MAX", "MIN"):
+        return None  # "the youngest?" of a list is one of its rows
+    named = conditions.only_one(("number",))
+    return figure_said(statement.column(named.table, named.column), conditions) if named else None
+
+
+def aggregated(kind: str, column: exp.Expr) -> exp.Expr:
+    made = {"AVG": exp.Avg, "SUM": exp.Sum, "MAX": exp.Max, "MIN": exp.Min}[kind]
+    return made(this=column.copy())

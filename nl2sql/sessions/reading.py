@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from functools import cache
 
 from nl2sql.sessions.amounts import Comparison, comparisons_of
-from nl2sql.sessions.forms import TO_TEN
 from nl2sql.sessions.naming import edit_words
+from nl2sql.sessions.wording import TO_TEN
 from nl2sql.sql.words import words
 
 Phrase = tuple[str, ...]

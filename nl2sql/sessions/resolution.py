@@ -18,11 +18,20 @@ A follow-up that says another time and nothing else ("What about Q4?") is answer
 A rewritten question keeps every number, quoted value, column and table word that the user wrote, and is not the
 previous question again. Where none can be had the question is handed on as asked, with the previous SQL in
 ``Question.previous_sql``; ``Resolution.fallback`` then says why.
+
+>>> from nl2sql.databases.schema import Column, Schema, Table
+>>> schema = Schema((Table("customers", (Column("city"),)),))
+>>> lost_words("and by city, above 50?", "How many customers are there above 50?", schema)
+['city']
+
+>>> with_new_values("How many are in Bern?", "SELECT 1 WHERE c = 'Bern'", "SELECT 1 WHERE c = 'Oslo'")
+'How many are in Oslo?'
 """
 
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -32,16 +41,92 @@ from nl2sql.agents import prompts
 from nl2sql.agents.context.linking import STOP_WORDS, stem
 from nl2sql.agents.record import call_record
 from nl2sql.config import Config
+from nl2sql.databases.schema import Schema
 from nl2sql.databases.validation import validate_sql
 from nl2sql.errors import ModelError
 from nl2sql.interfaces import Model, Question, Resources, Turn
 from nl2sql.models.embedded import embedded_models
 from nl2sql.sessions.detection import Evidence, cue_words, evidence_of
 from nl2sql.sessions.edits import edited
-from nl2sql.sessions.keeping import lost_words
 from nl2sql.sessions.periods import in_period, period_of, said_again
-from nl2sql.sessions.saying import with_addition, with_new_values
-from nl2sql.sql.words import words
+from nl2sql.sql.same import normalise_sql
+from nl2sql.sql.text import tokens
+from nl2sql.sql.words import QUOTED, words
+
+# ---------------------------------------------------------- what a rewritten question must not lose
+# Not covered: comparisons ("more than"), whose words have too many equals, and negations.
+
+_NUMBER = re.compile(r"(?<![^\W_])[A-Za-z]{0,3}\d+(?:[.,:/-]\d+)*")
+
+
+def lost_words(asked: str, resolved: str, schema: Schema) -> list[str]:
+    """The numbers, quoted values and schema words of ``asked`` that ``resolved`` lacks, in their order.
+
+    Words are compared by their stems; a number also counts where it is part of a longer one ("2023" in "2023-05-01").
+    """
+    kept_text, kept_stems = resolved.casefold(), {stem(word) for word in words(resolved)}
+    named = {stem(w) for table in schema.tables for w in words(table.name)}
+    named |= {stem(w) for table in schema.tables for column in table.columns for w in words(column.name)}
+    lost = [number for number in _NUMBER.findall(asked) if number.casefold() not in kept_text]
+    quoted = [text[1:-1] for text in QUOTED.findall(asked)]
+    lost += [value for value in quoted if value.casefold() not in kept_text]
+    plain = [word for word in words(asked) if word not in STOP_WORDS and not word.isdigit()]
+    lost += [word for word in plain if stem(word) in named - kept_stems]
+    return list(dict.fromkeys(lost))
+
+
+# -------------------------------------------------------------------- an edited query as a question
+# Where an edit does nothing but replace values, and the previous question holds the old ones, it is
+# that question again with the new ones in their places: nothing that the user said is lost, and no
+# model is needed.
+
+
+def with_new_values(question: str, before: str, after: str) -> str:
+    """``question`` with the values of ``after`` for those of ``before``; "" where the two queries differ otherwise, or
+    where ``question`` does not hold an old value exactly once."""
+    old, new = (tokens(normalise_sql(sql)) or [] for sql in (before, after))
+    if len(old) != len(new) or [t.token_type for t in old] != [t.token_type for t in new]:
+        return ""
+    changed = [(a.text, b.text) for a, b in zip(old, new, strict=True) if a.text != b.text]
+    values = {t.text for t in old if t.token_type.name in ("STRING", "NUMBER")}
+    for was, now in dict.fromkeys(changed):
+        letter = "[a-z]?" if was.isdigit() else ""  # 3 is the quarter of "Q3"
+        place = re.compile(rf"(?<!\w)({letter}){re.escape(was)}(?!\w)", re.IGNORECASE)
+        if was not in values or len(place.findall(question)) != 1:
+            return ""
+        question = place.sub(lambda match, text=now: match[1] + text, question)  # type: ignore[misc]
+    return question if changed else ""
+
+
+def with_addition(question: str, followup: str, operations: Sequence[str]) -> str:
+    """ "How many sales are there?" and "by region, please" as one question; "" for edits that change what was said, and
+    for a follow-up that does not read on.
+
+    >>> with_addition("How many awards were made? Only the number.", "and in 2023 only", ["filter awards.year"])
+    'How many awards were made in 2023 only? Only the number.'
+    """
+    if any(not operation.startswith(("filter", "group", "order", "limit")) for operation in operations):
+        return ""
+    rest = _POLITE.sub("", _LEADING.sub("", followup.strip().rstrip("?!. "))).strip(" ,")
+    if not _READS_ON.match(rest) or not rest:
+        return ""
+    rest = rest[0].lower() + rest[1:]
+    head, mark, tail = re.match(r"([^?.!]*)([?.!]?)(.*)", question, re.DOTALL).groups()  # type: ignore[union-attr]
+    between = "" if _PREPOSITION.match(rest) else ","
+    return f"{head.rstrip()}{between} {rest}{mark}{tail}"
+
+
+_LEADING = re.compile(r"^(?:and|now|then|ok|okay|please|so|but|show me|show them|show it)\b,?\s*", re.IGNORECASE)
+_POLITE = re.compile(r",?\s*\b(?:please|thanks|thank you)\b", re.IGNORECASE)
+_PREPOSITION = re.compile(r"(?:by|per|for|in|on|at|from|since|before|after|between|with|without)\b", re.IGNORECASE)
+_READS_ON = re.compile(
+    r"(?:by|per|for|in|on|at|from|since|before|after|between|with|without|only|just|sorted|ordered|grouped|broken"
+    r"|split by|\w+(?:ed|est)\b)",
+    re.IGNORECASE,
+)
+
+
+# ----------------------------------------------------------------------------------- the strategies
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from nl2sql.databases.sqlite.own_file import OwnFile, write_ahead
+from nl2sql.databases.sqlite.disk import OwnFile, write_ahead
 from nl2sql.interfaces import Turn
 from nl2sql.sessions.turns import (
     KEPT,

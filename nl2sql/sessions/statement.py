@@ -21,8 +21,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from nl2sql.databases.schema import Schema, Table, quote_name
-from nl2sql.sessions.paths import FARTHEST, Step, path_to
-from nl2sql.sessions.tables import column_of, key_columns
+from nl2sql.sessions.tables import FARTHEST, Step, column_of, key_columns, path_to
 from nl2sql.sql.canonical import is_aggregate
 from nl2sql.sql.parse import parse_bounded
 from nl2sql.sql.same import read_double_quoted_values

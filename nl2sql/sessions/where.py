@@ -1,12 +1,12 @@
-"""How a condition goes into the statement that a follow-up edits: beside the others, or in the place of some.
+"""How a condition goes into the statement that a follow-up edits, also where several rows belong to one.
 
-What one row has several of is asked by ``key IN (SELECT ...)`` (``members``), unless just those rows are counted.
+What one row has several of is asked by ``key IN (SELECT ...)``, unless just those rows are counted.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -15,14 +15,121 @@ from sqlglot import exp
 from nl2sql.agents.context.linking import stem
 from nl2sql.databases.schema import Column, Table
 from nl2sql.interfaces import Database
-from nl2sql.sessions import members
-from nl2sql.sessions.compared import DATES, excludes, excluding
+from nl2sql.sessions.amounts import DATES, excludes, excluding
 from nl2sql.sessions.detection import cue_words
 from nl2sql.sessions.naming import Named, column_kinds
 from nl2sql.sessions.reading import Reading
-from nl2sql.sessions.statement import Statement
+from nl2sql.sessions.statement import Statement, Step, identifier
 from nl2sql.sessions.tables import key_columns, refers
 from nl2sql.sql.words import words
+
+# ------------------------------------------------- tables with several rows to one of the statement
+# Behind ``SELECT COUNT(*) FROM customers`` on ``scale_models``, "those who paid by card" adds
+# ``customer_id IN (SELECT customer_id FROM payments WHERE method = 'card')``. A join would count a
+# customer once for each payment. What is asked of the same table later goes into the same SELECT,
+# so that it holds of one payment.
+#
+# Not covered: tables that hang together by several columns (LookupError).
+
+
+def compared_columns(statement: Statement) -> Iterator[tuple[exp.Expr, tuple[str, str]]]:
+    """Each condition over one column, those within ``IN (SELECT ...)`` too, with (table, column) in lower case."""
+    for each in (statement, *(inner for _, inner, _ in statement.selects_within())):
+        for condition in each.conditions():
+            if column := each.column_compared(condition):
+                yield condition, column
+
+
+def conditions_on(statement: Statement, table: str, column: str) -> list[exp.Expr]:
+    """The conditions that compare this column; where the table is not read, those within ``IN (SELECT ...)``."""
+    if statement.distance(table) == 0:
+        return statement.conditions_on(table, column)
+    return [
+        excluding(condition.copy()) if negated else condition
+        for _, inner, negated in statement.selects_within()
+        for condition in inner.conditions_on(table, column)
+    ]
+
+
+def drop_conditions_on(statement: Statement, table: str, columns: Collection[str], *, whole: bool = False) -> bool:
+    """Whether there was any. ``NOT IN (SELECT ...)`` goes with the last condition in it; ``IN`` where it is ``whole``:
+    those who paid by card are, by any method, those who paid."""
+    if statement.distance(table) == 0:
+        return statement.drop_conditions_on(table, columns)
+    changed, emptied = False, []
+    for condition, inner, negated in statement.selects_within():
+        if inner.drop_conditions_on(table, columns):
+            changed = True
+            if (negated or whole) and not _asked_of_rows(inner):
+                emptied.append(condition)
+    statement.set_conditions([c for c in statement.conditions() if not any(c is gone for gone in emptied)])
+    return changed
+
+
+def add_condition(statement: Statement, step: Step, table: str, condition: exp.Expr, left_out: bool) -> None:
+    """Rows that have one of ``table`` of which ``condition`` holds; that have none where it is ``left_out``."""
+    there = (inner for _, inner, negated in statement.selects_within() if not negated)
+    inner = None if left_out else next((each for each in there if each.main.name == step.table), None)
+    if inner is not None:
+        inner.add_condition(inner.over(table, condition))
+        return
+    if len(step.pairs) != 1:
+        raise LookupError(table)
+    [(mine, theirs)] = step.pairs
+    inner = select_of(statement, step.table, theirs, left_out)
+    inner.add_condition(inner.over(table, condition))
+    among = exp.In(this=statement.column_at(step.alias, mine), query=exp.Subquery(this=inner.tree))
+    statement.add_condition(exp.Not(this=among) if left_out else among)
+
+
+def select_of(statement: Statement, table: str, column: str, left_out: bool) -> Statement:
+    """The SELECT of one column of a table; without its NULLs where rows are left out by it."""
+    dialect = statement.schema.dialect
+    key = exp.column(identifier(column, dialect))
+    found = exp.select(key).from_(exp.Table(this=identifier(table, dialect)))
+    known = statement.schema.table(table)
+    listed = next((c for c in known.columns if c.name.lower() == column.lower()), None) if known else None
+    if left_out and not (listed and (listed.not_null or listed.primary_key)):
+        found = found.where(key.copy().is_(exp.null()).not_())
+    return Statement(found, statement.schema)
+
+
+def join_instead(statement: Statement, tables: Collection[str], left_out: Collection[str]) -> None:
+    """Where the statement reads one of ``tables`` after all, the conditions on it are on the rows that are joined.
+
+    left_out: those for which that holds of ``NOT IN (SELECT ...)`` too.
+    """
+    kept: list[exp.Expr] = []
+    within = {id(condition): (inner, negated) for condition, inner, negated in statement.selects_within()}
+    sources = statement.tables()
+    for condition in statement.conditions():
+        inner, negated = within.get(id(condition), (None, False))
+        ours = left_out if negated else tables
+        if inner and inner.main.name in ours and inner.tables() <= sources:
+            moved = [_moved(part, inner, statement) for part in _asked_of_rows(inner)]
+            kept += [excluding(exp.and_(*moved))] if negated and moved else moved or [condition]
+        else:
+            kept.append(condition)
+    statement.set_conditions(kept)
+
+
+def _asked_of_rows(inner: Statement) -> list[exp.Expr]:
+    """The conditions but the one that keeps NULLs out."""
+    key = inner.tree.expressions[0]
+    no_null = exp.Not(this=exp.Is(this=key, expression=exp.null()))
+    return [condition for condition in inner.conditions() if condition != no_null]
+
+
+def _moved(condition: exp.Expr, inner: Statement, statement: Statement) -> exp.Expr:
+    copy = condition.copy()
+    for column in list(copy.find_all(exp.Column)):
+        table = inner.table_of(column)
+        if table is not None:
+            column.replace(statement.column(table.name, column.name))
+    return copy
+
+
+# ----------------------------------------------------------------------- the condition in its place
 
 _MARKS = frozenset(["id", "ssn", "phone", "zip", "code", "postcode"])
 NARROWS = re.compile(r"\b(?:only|those|them|these|of which)\b")
@@ -52,7 +159,7 @@ class Where:
         return any(start < other[1] and other[0] < end for other in self.used)
 
     def _compared(self, table: str, column: str) -> list[exp.Expr]:
-        return members.conditions_on(self.statement, table, column)
+        return conditions_on(self.statement, table, column)
 
     def compared(self, named: Named) -> list[exp.Expr]:
         return self._compared(named.table, named.column)
@@ -94,8 +201,8 @@ class Where:
         step = None if self._is_counted(table) else statement.step_to_many(table)
         if step is not None:
             if replaced:
-                members.drop_conditions_on(statement, table, [column], whole=left_out)
-            members.add_condition(statement, step, table, condition, left_out)
+                drop_conditions_on(statement, table, [column], whole=left_out)
+            add_condition(statement, step, table, condition, left_out)
             self._others.add(step.table)
         else:
             alias = statement.alias_of(replaced[0]) if replaced else ""
@@ -128,11 +235,11 @@ class Where:
 
     def settle(self, joined: set[str]) -> None:
         """Conditions on tables that were ``joined`` after all, to be shown or counted, are on the joined rows."""
-        members.join_instead(self.statement, joined | self._others, self._others)
+        join_instead(self.statement, joined | self._others, self._others)
 
     def compared_before(self, wanted: Sequence[str]) -> Named | None:
         """The first column of such a kind that a condition compares."""
-        for condition, column in members.compared_columns(self.statement):
+        for condition, column in compared_columns(self.statement):
             if self.kinds.get(column) in wanted and not is_missing(condition):
                 return Named(*column)
         return None

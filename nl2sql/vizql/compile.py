@@ -31,14 +31,12 @@ from sqlglot import exp, parse_one
 
 from nl2sql.config import VizqlConfig
 from nl2sql.vizql.conditions import condition
-from nl2sql.vizql.days import TRIED, only_tried
 from nl2sql.vizql.fields import BinField, DimensionField, TableCalcField
 from nl2sql.vizql.filters import ConditionFilter, SetFilter, TopNFilter
 from nl2sql.vizql.formula_tree import NotExecutable
-from nl2sql.vizql.joins import Joined, joined
 from nl2sql.vizql.query import Query, Request
-from nl2sql.vizql.scalars import NUMBERS, UNKNOWN, Value, comparable, date_literal, literal
-from nl2sql.vizql.scope import Grouping, Scope
+from nl2sql.vizql.scalars import NUMBERS, TRIED, UNKNOWN, Value, comparable, date_literal, literal, only_tried
+from nl2sql.vizql.scope import Grouping, Joined, Scope, joined
 from nl2sql.vizql.source import DataSource
 
 T = TypeVar("T")

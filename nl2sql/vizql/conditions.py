@@ -18,7 +18,7 @@ from typing import Any
 
 from sqlglot import exp
 
-from nl2sql.vizql import days
+from nl2sql.vizql import scalars
 from nl2sql.vizql.evaluation import contains, ends, starts
 from nl2sql.vizql.filters import (
     MatchFilter,
@@ -47,7 +47,7 @@ def condition(part: Any, value: Value, dialect: str, today: datetime.date) -> ex
         case QuantitativeDateFilter(minDate=low, maxDate=high):
             _of(value, DATES, part)
             dates = [None if end is None else date_literal(end, dialect, moments=False) for end in (low, high)]
-            return _between(part, days.day(value.sql.copy(), dialect), dates)
+            return _between(part, scalars.day(value.sql.copy(), dialect), dates)
         case RelativeDateFilter():
             return _relative(part, value, dialect, today)
     raise NotExecutable(f"a {part.filterType} filter")
@@ -113,8 +113,8 @@ def _between(part: Any, about: exp.Expr, ends_: list[exp.Expr | None]) -> exp.Ex
 def _relative(part: RelativeDateFilter, value: Value, dialect: str, today: datetime.date) -> exp.Expr:
     _of(value, DATES, part)
     anchor = datetime.date.fromisoformat(part.anchorDate) if part.anchorDate else today
-    first, after = days.period(part.periodType, part.dateRangeType, anchor, part.rangeN or 1)
-    about = days.day(value.sql.copy(), dialect)
+    first, after = scalars.period(part.periodType, part.dateRangeType, anchor, part.rangeN or 1)
+    about = scalars.day(value.sql.copy(), dialect)
     low, high = (date_literal(str(end), dialect, moments=False) for end in (first, after))
     tests = exp.GTE(this=about.copy(), expression=low), exp.LT(this=about.copy(), expression=high)
     return _or_null(exp.and_(*tests), about, part.includeNulls)

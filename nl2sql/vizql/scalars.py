@@ -1,10 +1,15 @@
-"""Values in SQL: expressions with their type, their level, and the tables they come from; literals; dates compared.
+"""Values in SQL: dates by dialect, literals, and expressions with their type, level and tables.
 
 >>> value = constant("a", "STRING")
 >>> value.sql.sql(), value.kind, value.level
 ("'a'", 'STRING', 'constant')
 
 Not covered: what names mean (``scope``), and formulas (``evaluation``).
+
+>>> part("WEEK", exp.column("d"), "duckdb").sql("duckdb")
+'EXTRACT(WEEK FROM CAST(d AS DATE))'
+>>> period("MONTHS", "LASTN", datetime.date(2024, 3, 15), 2)
+(datetime.date(2024, 2, 1), datetime.date(2024, 4, 1))
 """
 
 from __future__ import annotations
@@ -16,8 +21,118 @@ from typing import Any
 
 from sqlglot import exp
 
-from nl2sql.vizql import days
 from nl2sql.vizql.formula_tree import NotExecutable
+
+# -------------------------------------------------------------------------------------------- dates
+# Weeks are those of ISO 8601: they begin on Monday, and week 1 has the year's first Thursday. In
+# SQLite dates are ISO texts, which ``date()`` reads. Not covered: other dialects than SQLite and
+# DuckDB; minutes and hours; fiscal years.
+
+TRIED = ("sqlite", "duckdb")  # what tests execute (tests/vizql/test_compile.py)
+_FORMATS = {"YEAR": "%Y", "MONTH": "%m", "DAY": "%d"}
+_UNITS = {"DAYS": "DAY", "WEEKS": "WEEK", "MONTHS": "MONTH", "QUARTERS": "QUARTER", "YEARS": "YEAR"}
+_MONTHS = {"MONTH": 1, "QUARTER": 3, "YEAR": 12}
+
+
+def only_tried(dialect: str, what: str) -> None:
+    """Raises NotExecutable for a dialect in which ``what`` was never compared with anything."""
+    if dialect not in TRIED:
+        raise NotExecutable(f"{what} in dialect {dialect}")
+
+
+def day(value: exp.Expr, dialect: str) -> exp.Expr:
+    """The day of a date or a moment."""
+    if dialect == "sqlite":
+        return exp.Anonymous(this="DATE", expressions=[value])
+    return exp.cast(value, "date")
+
+
+def moment(value: exp.Expr, dialect: str) -> exp.Expr:
+    """A date or a moment as a moment, to the second."""
+    if dialect == "sqlite":
+        return exp.Anonymous(this="DATETIME", expressions=[value])
+    second = exp.Literal.string("second")
+    return exp.Anonymous(this="DATE_TRUNC", expressions=[second, exp.cast(value, "timestamp")])
+
+
+def part(name: str, value: exp.Expr, dialect: str) -> exp.Expr:
+    """YEAR, QUARTER, MONTH, WEEK or DAY of a date, as a whole number."""
+    only_tried(dialect, f"the date part {name}")
+    if dialect != "sqlite":
+        return exp.Extract(this=exp.var(name), expression=exp.cast(value, "date"))
+    if name == "QUARTER":
+        return _whole(_number("%m", value) + 2, 3)
+    if name == "WEEK":  # the week of its Thursday
+        thursday = _date(value, "-3 days", "weekday 4")
+        return _whole(_number("%j", thursday) - 1, 7) + 1
+    return _number(_FORMATS[name], value)
+
+
+def truncated(name: str, value: exp.Expr, dialect: str) -> exp.Expr:
+    """The first day of the YEAR, QUARTER, MONTH or WEEK of a date, or its DAY."""
+    only_tried(dialect, f"the date truncation TRUNC_{name}")
+    if dialect != "sqlite":
+        cut = exp.DateTrunc(this=exp.cast(value, "date"), unit=exp.Literal.string(name))
+        return exp.cast(cut, "date")
+    if name == "DAY":
+        return day(value, dialect)
+    if name == "WEEK":
+        return _date(value, "weekday 0", "-6 days")
+    if name == "QUARTER":
+        back = exp.Mod(this=exp.paren(_number("%m", value) - 1), expression=exp.Literal.number(3))
+        months = exp.DPipe(this=exp.paren(-exp.paren(back)), expression=exp.Literal.string(" months"))
+        start = _date(value, "start of month")
+        return exp.Anonymous(this="DATE", expressions=[start, exp.paren(months)])
+    return _date(value, f"start of {name.lower()}")
+
+
+def _number(form: str, value: exp.Expr) -> exp.Expr:
+    text = exp.Anonymous(this="STRFTIME", expressions=[exp.Literal.string(form), value.copy()])
+    return exp.cast(text, "int")
+
+
+def _whole(value: exp.Expr, by: int) -> exp.Expr:
+    return exp.Div(this=exp.paren(value), expression=exp.Literal.number(by), typed=True, safe=True)
+
+
+def _date(value: exp.Expr, *changes: str) -> exp.Expr:
+    return exp.Anonymous(this="DATE", expressions=[value.copy(), *map(exp.Literal.string, changes)])
+
+
+def period(unit: str, kind: str, anchor: datetime.date, n: int) -> tuple[datetime.date, datetime.date]:
+    """The days that a relative filter means, as the first one and the one after the last.
+
+    CURRENT is the period with the anchor in it, LAST the one before, NEXT the one after. LASTN are n periods up to the
+    current one, NEXTN n periods from the current one on. TODATE goes from its start to the anchor, which is in it.
+    Raises NotExecutable for minutes and hours, and for days that the calendar does not have.
+    """
+    if unit not in _UNITS:
+        raise NotExecutable(f"a DATE filter by {unit}")
+    name = _UNITS[unit]
+    first, last = {"LAST": (-1, -1), "NEXT": (1, 1), "LASTN": (1 - n, 0), "NEXTN": (0, n - 1)}.get(kind, (0, 0))
+    try:
+        start = _moved(_start(name, anchor), name, first)
+        after = anchor + datetime.timedelta(1) if kind == "TODATE" else _moved(_start(name, anchor), name, last + 1)
+    except (ValueError, OverflowError):
+        raise NotExecutable("a DATE filter on days that the calendar does not have") from None
+    return start, after
+
+
+def _start(name: str, date: datetime.date) -> datetime.date:
+    if name in _MONTHS:
+        size = _MONTHS[name]
+        return date.replace(month=(date.month - 1) // size * size + 1, day=1)
+    return date - datetime.timedelta(date.weekday()) if name == "WEEK" else date
+
+
+def _moved(start: datetime.date, name: str, periods: int) -> datetime.date:
+    if name not in _MONTHS:
+        return start + datetime.timedelta(periods * (7 if name == "WEEK" else 1))
+    months = start.year * 12 + start.month - 1 + periods * _MONTHS[name]
+    return datetime.date(months // 12, months % 12 + 1, 1)
+
+
+# ------------------------------------------------------------------------------------------- values
 
 NUMBERS, DATES = ("INTEGER", "REAL"), ("DATE", "DATETIME")
 UNKNOWN = ("UNKNOWN", "UNSPECIFIED")
@@ -73,7 +188,7 @@ def comparable(value: Value, dialect: str, *, moments: bool) -> exp.Expr:
     """A value as it is compared: dates as days, or as moments where the other side is one."""
     if value.kind not in DATES:
         return value.sql
-    return (days.moment if moments else days.day)(value.sql, dialect)
+    return (moment if moments else day)(value.sql, dialect)
 
 
 def date_literal(text: str, dialect: str, *, moments: bool) -> exp.Expr:

@@ -20,9 +20,8 @@ from nl2sql.agents.context.linking import link_schema
 from nl2sql.agents.task import LINK_MAX_TABLES
 from nl2sql.databases.schema import Schema, focus, schema_to_text
 from nl2sql.interfaces import Database, Question
-from nl2sql.repair.analyzer import ErrorAnalyzer
-from nl2sql.repair.dry_run import engine_version
-from nl2sql.repair.valid_part import valid_part
+from nl2sql.repair.analyzer import ErrorAnalyzer, engine_version
+from nl2sql.repair.deterministic import valid_part
 from training.sql_style import in_style, tables_of
 
 GROUP = 12  # examples behind one schema text

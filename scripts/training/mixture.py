@@ -13,8 +13,8 @@ from nl2sql.benchmarks import scorable
 from nl2sql.config import PRESETS, SchemaConfig, build_config
 from nl2sql.errors import DatabaseError, UsageError
 from nl2sql.interfaces import Benchmark, Database, Question
-from nl2sql.repair.dry_run import engine_refusal
-from nl2sql.runs.repair_bench.corruptions import corrupted, error_of
+from nl2sql.repair.analyzer import engine_refusal
+from nl2sql.runs.repair_bench.slips import corrupted, error_of
 from training import examples
 from training.act import act_example
 from training.examples import Example

@@ -15,7 +15,7 @@ from typing import Any
 
 from nl2sql.databases.schema import Column, Schema, Table, quote_name
 from nl2sql.interfaces import Database, Question
-from nl2sql.runs.repair_bench.corruptions import error_of
+from nl2sql.runs.repair_bench.slips import error_of
 from nl2sql.sql.parse import SLIPS, parse_bounded
 from nl2sql.sql.words import words
 

@@ -29,8 +29,8 @@ from nl2sql.databases.schema import Column, Schema, Table
 from nl2sql.databases.sqlite.database import SqliteDatabase
 from nl2sql.errors import UsageError
 from nl2sql.interfaces import Grammar, Question, Resources
-from nl2sql.models.constrained import Constrainer
 from nl2sql.models.local import LocalModel
+from nl2sql.models.rows import Constrainer
 from nl2sql.models.scripted import ScriptedModel
 
 STUDENTS = Table("students", tuple(map(Column, ("id", "name", "dept_id", "birth date"))))

@@ -20,7 +20,7 @@ from nl2sql.agents.grammars.select import select_grammar
 from nl2sql.benchmarks import load_benchmark
 from nl2sql.databases.schema import Column, ForeignKey, Schema, Table, introspect, quote_name
 from nl2sql.interfaces import Grammar
-from nl2sql.models.constrained import Constrainer
+from nl2sql.models.rows import Constrainer
 
 TABLES = """
     CREATE TABLE stadium (stadium_id INTEGER PRIMARY KEY, name TEXT, capacity INTEGER);

@@ -24,11 +24,11 @@ from nl2sql.databases.sqlite.database import SqliteDatabase
 from nl2sql.errors import ModelError
 from nl2sql.interfaces import Question, Resources
 from nl2sql.models import load_model
-from nl2sql.models.constrained import Constrainer
 from nl2sql.models.http import transport
 from nl2sql.models.http.wire import read_answers
 from nl2sql.models.local import LocalModel
 from nl2sql.models.response_cache import CachedModel
+from nl2sql.models.rows import Constrainer
 from nl2sql.models.scripted import ScriptedModel
 
 NATIVE = ["react.native_tools=true"]

@@ -17,7 +17,7 @@ from nl2sql.agents.context.linking import link_schema
 from nl2sql.agents.grammars.plain_select import MOST_TABLES, _Rules, key_links, plain_grammar
 from nl2sql.benchmarks import load_benchmark
 from nl2sql.databases.schema import Schema, introspect
-from nl2sql.models.constrained import Constrainer
+from nl2sql.models.rows import Constrainer
 
 ODD = """
     CREATE TABLE "order" ("group" TEXT, "Total Price" REAL, "it's" TEXT, größe REAL, PRIMARY KEY ("group", "it's"));

@@ -8,8 +8,8 @@ import pytest
 
 from nl2sql.agents.checks.constraints import validate_constraints
 from nl2sql.agents.checks.guardrails import clean_candidate_with_reason
+from nl2sql.agents.reflection.judge import quality_score
 from nl2sql.agents.reflection.nodes import ending
-from nl2sql.agents.reflection.quality import quality_score
 
 
 @pytest.mark.parametrize(

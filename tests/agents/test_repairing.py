@@ -20,13 +20,13 @@ from nl2sql.agents.record import Episode
 from nl2sql.agents.repairing import check_corpus
 from nl2sql.agents.resources import members
 from nl2sql.config import Config, build_config
-from nl2sql.databases.sqlite import own_file
+from nl2sql.databases.sqlite import disk
 from nl2sql.errors import UsageError
 from nl2sql.interfaces import USER, Database, Question, Resources
 from nl2sql.models.scripted import ScriptedModel
 from nl2sql.repair import corpus as corpus_of_fixes
 from nl2sql.repair.corpus import Corpus
-from nl2sql.repair.guidance import RepairGuidance
+from nl2sql.repair.registry import RepairGuidance
 from nl2sql.runs.plan import run_key
 
 QUESTION = "What are the names of the customers?"
@@ -167,7 +167,7 @@ def test_what_cannot_be_learned_leaves_the_episode_as_it_is(
 ) -> None:
     path = tmp_path / "corpus.db"
     config = {"repair": {"learn": True, "corpus": str(path)}}
-    monkeypatch.setattr(own_file, "WAIT_S", 0.2)
+    monkeypatch.setattr(disk, "WAIT_S", 0.2)
     Corpus(path, create=True).close()
     check_corpus(build_config(config).repair)  # opens it for all episodes
     with closing(sqlite3.connect(path, isolation_level=None)) as other:

@@ -10,13 +10,12 @@ import pytest
 from nl2sql.agents.checks.constraints import intent_constraints
 from nl2sql.agents.checks.constraints.shape import name_words
 from nl2sql.agents.checks.logistic import LEAST, logistic
-from nl2sql.agents.checks.numbers import SCALES, WORDS, as_digits
 from nl2sql.agents.checks.projection import enumerated_fields
 from nl2sql.agents.checks.verifier import SHOWN_ROWS, packaged_weights, probability_right, signals
 from nl2sql.agents.context.linking import link_schema
 from nl2sql.databases.schema import Column, Schema, Table
 from nl2sql.interfaces import RunResult
-from nl2sql.sql.words import is_plural, singular
+from nl2sql.sql.words import SCALES, WORDS, as_digits, is_plural, singular
 
 DIGITS = {
     "the top twenty-five of 1,000": "the top 25 of 1000",

@@ -21,7 +21,7 @@ from sqlglot import exp
 from nl2sql.benchmarks import packaged as questions
 from nl2sql.databases import packaged
 from nl2sql.errors import BenchmarkError, UsageError
-from nl2sql.sql.hardness import LEVELS, hardness
+from nl2sql.sql.features import LEVELS, hardness
 
 ROOT = Path(__file__).resolve().parents[2]
 ITEMS = json.loads((ROOT / "data" / "questions.json").read_text(encoding="utf-8"))

@@ -24,8 +24,7 @@ from nl2sql.databases.engines.database import (
     engine_error_kind,
     without_excerpt,
 )
-from nl2sql.databases.engines.description import described
-from nl2sql.databases.engines.statement import Refused
+from nl2sql.databases.engines.statement import Refused, described
 from nl2sql.databases.schema import Column, ForeignKey, Table
 from nl2sql.errors import BenchmarkError, UsageError
 

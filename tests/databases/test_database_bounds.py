@@ -16,10 +16,9 @@ from nl2sql.databases.data_files import as_sqlite
 from nl2sql.databases.engines import child, open_database
 from nl2sql.databases.engines.child import plain
 from nl2sql.databases.schema import MAX_VALUE_CHARS, Column, Schema, Table, quote_text, schema_to_text
-from nl2sql.databases.sqlite import own_file, sandbox, vetting, worker
-from nl2sql.databases.sqlite.disk import stored_bytes
-from nl2sql.databases.sqlite.own_file import OwnFile
-from nl2sql.databases.sqlite.pool import QueryPool
+from nl2sql.databases.sqlite import disk, sandbox, vetting, worker
+from nl2sql.databases.sqlite.database import QueryPool
+from nl2sql.databases.sqlite.disk import OwnFile, stored_bytes
 from nl2sql.databases.sqlite.sandbox import Rejected, Sandbox
 from nl2sql.databases.sqlite.vetting import content_hash
 from nl2sql.databases.sqlite.worker import OpenDatabases, small_file
@@ -206,12 +205,12 @@ def test_a_file_of_ours_is_looked_through_for_a_time_that_goes_by_its_size(
             "INSERT INTO notes WITH n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 20000) SELECT i FROM n"
         )
     assert stated("sandbox", "the look at a file has 1 s and a second more for every 50 MB")
-    assert (own_file.CHECK_S, own_file.CHECKED_PER_S) == (1.0, 50 * MB)
+    assert (disk.CHECK_S, disk.CHECKED_PER_S) == (1.0, 50 * MB)
     hours = 10_000.0
-    monkeypatch.setattr(own_file, "CHECK_S", -hours)
-    monkeypatch.setattr(own_file, "CHECKED_PER_S", stored_bytes(path) / (2 * hours))
+    monkeypatch.setattr(disk, "CHECK_S", -hours)
+    monkeypatch.setattr(disk, "CHECKED_PER_S", stored_bytes(path) / (2 * hours))
     NOTES.open(path).close()
-    monkeypatch.setattr(own_file, "CHECKED_PER_S", stored_bytes(path) / (hours / 2))
+    monkeypatch.setattr(disk, "CHECKED_PER_S", stored_bytes(path) / (hours / 2))
     with pytest.raises(DatabaseError, match=r"notebook .* takes too long to look through; give --notes another file"):
         NOTES.open(path)
     with closing(sqlite3.connect(tmp_path / "b.db")) as other:

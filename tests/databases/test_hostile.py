@@ -23,8 +23,7 @@ import sandbox_lab
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nl2sql.databases.sqlite.database import SqliteDatabase
-from nl2sql.databases.sqlite.pool import QueryPool
+from nl2sql.databases.sqlite.database import QueryPool, SqliteDatabase
 from nl2sql.errors import DatabaseError, UsageError
 
 ROOT = Path(__file__).parents[2]

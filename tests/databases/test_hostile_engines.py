@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from nl2sql.interfaces import Database
-from nl2sql.repair.dry_run import explain_analyze
+from nl2sql.repair.analyzer import explain_analyze
 
 FIXTURES = Path(__file__).parent.parent / "fixtures" / "repair"
 DIALECTS = ("sqlite", "clickhouse", "duckdb", "postgres", "mysql")

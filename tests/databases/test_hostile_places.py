@@ -20,9 +20,8 @@ import hostile_places
 import pytest
 
 from nl2sql.databases.sqlite import framed_child, vetting
-from nl2sql.databases.sqlite.database import SqliteDatabase
+from nl2sql.databases.sqlite.database import QueryPool, SqliteDatabase
 from nl2sql.databases.sqlite.files import WalCopies, fingerprint_sqlite
-from nl2sql.databases.sqlite.pool import QueryPool
 from nl2sql.errors import DatabaseError, UsageError
 from nl2sql.eval.replicas import perturbed_replicas, shuffled_copies
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from nl2sql.databases.sqlite import files, own_file, vetting
+from nl2sql.databases.sqlite import disk, files, vetting
 from nl2sql.databases.sqlite.batch import PairsResult, _result
+from nl2sql.databases.sqlite.disk import OwnFile, write_ahead
 from nl2sql.databases.sqlite.files import WalCopies, check_is_file, fingerprint_sqlite, reason, shown_path, unusable
-from nl2sql.databases.sqlite.own_file import OwnFile, write_ahead
 from nl2sql.errors import DatabaseError, UsageError
 
 
@@ -34,7 +34,7 @@ def test_the_change_of_journal_waits_for_a_transaction(tmp_path: Path) -> None:
 
 
 def test_it_does_not_wait_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own_file, "WAIT_S", 0.1)
+    monkeypatch.setattr(disk, "WAIT_S", 0.1)
     path = tmp_path / "a.db"
     with (
         closing(other_writer(path)),

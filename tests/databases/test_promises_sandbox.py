@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from nl2sql.databases.sqlite import sandbox
+from nl2sql.databases.sqlite.database import QueryPool
 from nl2sql.databases.sqlite.files import WalCopies
-from nl2sql.databases.sqlite.pool import QueryPool
 from nl2sql.databases.sqlite.sandbox import Rejected, Sandbox, single_statement
 
 NEVER = float("inf")

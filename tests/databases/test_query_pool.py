@@ -17,7 +17,7 @@ from people import make_database
 
 from nl2sql.databases.sqlite import process
 from nl2sql.databases.sqlite.batch import ROWS, run_pairs
-from nl2sql.databases.sqlite.pool import QueryPool, default_pool
+from nl2sql.databases.sqlite.database import QueryPool, default_pool
 from nl2sql.errors import UsageError
 
 HANG_S = 10.0  # generous: the machine may be busy; a hang is minutes
@@ -104,7 +104,7 @@ def test_impossible_bounds_are_usage_errors(arguments: dict, people: Path, pool:
 def test_a_forked_child_gets_workers_of_its_own(people: Path) -> None:
     code = f"""
 import os
-from nl2sql.databases.sqlite.pool import default_pool, QueryPool
+from nl2sql.databases.sqlite.database import default_pool, QueryPool
 path = {str(people)!r}
 own = QueryPool(1)
 pids = lambda pool: {{w.process.pid for w in pool._all}}
@@ -127,7 +127,7 @@ assert default_pool().run(path, "SELECT 3").success
 def test_workers_end_when_their_parent_is_killed(people: Path) -> None:
     code = f"""
 import sys, time
-from nl2sql.databases.sqlite.pool import default_pool
+from nl2sql.databases.sqlite.database import default_pool
 pool = default_pool()
 pool.run({str(people)!r}, "SELECT 1")
 print(*(w.process.pid for w in pool._all), flush=True)

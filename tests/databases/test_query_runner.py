@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 from people import make_database
 
-from nl2sql.databases.sqlite.database import SqliteDatabase
+from nl2sql.databases.sqlite.database import QueryPool, SqliteDatabase, default_pool
 from nl2sql.databases.sqlite.files import fingerprint_sqlite
-from nl2sql.databases.sqlite.pool import QueryPool, default_pool
 from nl2sql.errors import DatabaseError, UsageError
 from nl2sql.interfaces import Database
 

@@ -22,8 +22,7 @@ from nl2sql.databases.schema import (
     quote_name,
     schema_to_text,
 )
-from nl2sql.databases.sqlite.database import SqliteDatabase
-from nl2sql.databases.sqlite.pool import QueryPool
+from nl2sql.databases.sqlite.database import QueryPool, SqliteDatabase
 
 SHOP = """
 CREATE TABLE Customers (customer_id INTEGER PRIMARY KEY, name text NOT NULL, city varchar(20));

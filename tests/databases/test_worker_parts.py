@@ -16,8 +16,7 @@ import pytest
 
 from nl2sql.databases.engines.statement import Refused, one_query
 from nl2sql.databases.sqlite import disk, sandbox, worker
-from nl2sql.databases.sqlite.limits import check_bounds, reported, run_result, sqlite_error_kind
-from nl2sql.databases.sqlite.process import DECODER
+from nl2sql.databases.sqlite.process import DECODER, check_bounds, reported, run_result, sqlite_error_kind
 from nl2sql.databases.sqlite.sandbox import ENCODER, Rejected, Sandbox, bounded_text, single_statement
 from nl2sql.databases.sqlite.worker import OpenDatabases, answer_statement, small_file
 from nl2sql.databases.sqlite.worker_batch import ORDERED, ROWS, ROWS_IF_WRONG, Batch, Result, verdict_by_equality

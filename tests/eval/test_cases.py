@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nl2sql.databases.sqlite.pool import QueryPool
+from nl2sql.databases.sqlite.database import QueryPool
 from nl2sql.errors import UsageError
 from nl2sql.eval.cases import run_cases
 from nl2sql.eval.rules import RULES

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nl2sql.databases.sqlite.database import SqliteDatabase
-from nl2sql.databases.sqlite.pool import QueryPool
+from nl2sql.databases.sqlite.database import QueryPool, SqliteDatabase
 from nl2sql.eval.causes import _FAILURES, CAUSES, FACET_CAUSES, RULES, cause_of
 from nl2sql.interfaces import Question, RunResult
 from nl2sql.sql.facets import Facets, differing

@@ -7,8 +7,7 @@ import pytest
 from scipy.special import stdtrit
 from scipy.stats import binom, binomtest
 
-from nl2sql.eval.distributions import critical_counts, mcnemar_power, t_quantile
-from nl2sql.eval.stats import mcnemar
+from nl2sql.eval.stats import critical_counts, mcnemar, mcnemar_power, t_quantile
 
 
 @pytest.mark.parametrize("degrees", [1, 2, 3, 4, 9, 10, 19, 50, 999])

@@ -26,7 +26,7 @@ from nl2sql.databases.schema import Schema
 from nl2sql.errors import DatabaseError, UsageError
 from nl2sql.eval import score, score_many
 from nl2sql.interfaces import Database, Question, RunResult
-from nl2sql.runs.distributed.shards import cut
+from nl2sql.runs.distributed import cut
 from nl2sql.runs.evaluate import evaluate
 from nl2sql.runs.report import write_report
 from nl2sql.runs.rescore import replay

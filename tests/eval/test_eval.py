@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nl2sql.benchmarks import FolderBenchmark
-from nl2sql.databases.sqlite.pool import default_pool
+from nl2sql.databases.sqlite.database import default_pool
 from nl2sql.errors import UsageError
 from nl2sql.eval import exact_match, gold_order, order_matters, results_match, score, suites_match
 from nl2sql.interfaces import Question, RunResult

@@ -16,7 +16,7 @@ import pytest
 
 from nl2sql.benchmarks import FolderBenchmark
 from nl2sql.databases.sqlite.batch import ROWS, run_pairs
-from nl2sql.databases.sqlite.pool import QueryPool
+from nl2sql.databases.sqlite.database import QueryPool
 from nl2sql.errors import UsageError
 from nl2sql.eval import exact_match, score, score_many
 from nl2sql.eval.scores import ItemScore, Scores

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from people import make_database
 
-from nl2sql.eval.replicas.moments import read_moments
 from nl2sql.eval.replicas.shape import read_shapes
-from nl2sql.eval.replicas.values import as_compared, beyond, fresh, is_date, neighbour
+from nl2sql.eval.replicas.values import as_compared, beyond, fresh, is_date, neighbour, read_moments
 from nl2sql.eval.suites.neighbours import parse_gold
 from nl2sql.eval.suites.source import SAMPLE_ROWS, read_source
 

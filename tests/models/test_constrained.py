@@ -15,7 +15,7 @@ from models.tiny import tiny_tokenizer
 
 from nl2sql.errors import ModelError
 from nl2sql.interfaces import Grammar
-from nl2sql.models.constrained import Constrainer, GrammarState
+from nl2sql.models.rows import Constrainer, GrammarState
 
 pytest.importorskip("llguidance")
 
@@ -120,7 +120,7 @@ def test_a_grammar_is_compiled_once_and_rows_do_not_disturb_each_other(tiny: Con
 
 
 def test_the_oldest_grammar_goes_first(tiny: Constrainer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nl2sql.models.constrained.CACHED", 2)
+    monkeypatch.setattr("nl2sql.models.rows.CACHED", 2)
     constrainer = Constrainer(tiny_tokenizer(), N_VOCAB, STOPS)
     for grammar in (CALL, LIST, CALL, ARGS):
         constrainer.start(grammar)

@@ -20,7 +20,7 @@ import pytest
 
 from nl2sql import models
 from nl2sql.errors import Cancelled, ModelError, Nl2SqlError, UsageError
-from nl2sql.models import convert, download, embedded
+from nl2sql.models import download, embedded, gguf_file
 from nl2sql.models.hashes import file_sha256
 from nl2sql.models.spec import Source
 
@@ -48,7 +48,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         wheels=(dataclasses.replace(entry.wheels[0], sha256=file_sha256(wheel), bytes=wheel.stat().st_size),),
     )
     monkeypatch.setitem(embedded.embedded_models(), NAME, small)
-    monkeypatch.setattr(convert, "convert_gguf", fake_convert)
+    monkeypatch.setattr(gguf_file, "convert_gguf", fake_convert)
     return folder
 
 
@@ -166,7 +166,7 @@ def test_a_disk_that_fills_up_while_converting(index: Path, monkeypatch: pytest.
         fake_convert(gguf, target)
         raise error
 
-    monkeypatch.setattr(convert, "convert_gguf", fill)
+    monkeypatch.setattr(gguf_file, "convert_gguf", fill)
     assert "is full while preparing smollm2-135m: make room or set NL2SQL_CACHE" in failure()
 
 
@@ -188,7 +188,7 @@ def test_ctrl_c_leaves_nothing(index: Path, monkeypatch: pytest.MonkeyPatch) -> 
         fake_convert(gguf, target)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(convert, "convert_gguf", interrupt)
+    monkeypatch.setattr(gguf_file, "convert_gguf", interrupt)
     assert "interrupted" in failure(Cancelled)
 
 
@@ -221,7 +221,7 @@ def test_two_at_once_make_it_once(index: Path, monkeypatch: pytest.MonkeyPatch) 
         time.sleep(0.3)
         fake_convert(gguf, target)
 
-    monkeypatch.setattr(convert, "convert_gguf", slow)
+    monkeypatch.setattr(gguf_file, "convert_gguf", slow)
     pullers: list[Callable[[], object]] = [lambda: embedded.pull(NAME, progress=False)] * 2
     threads = [threading.Thread(target=puller) for puller in pullers]
     for thread in threads:

@@ -15,11 +15,9 @@ from transformers import AutoModelForCausalLM, Gemma2Config
 
 from nl2sql.errors import ModelError
 from nl2sql.interfaces import Grammar, Sampling
-from nl2sql.models.batching import BatchWorker
-from nl2sql.models.drafts import LONGEST, Draft
+from nl2sql.models.batching import BatchWorker, Router
 from nl2sql.models.local import LocalModel
-from nl2sql.models.routing import Router
-from nl2sql.models.rows import Row
+from nl2sql.models.rows import LONGEST, Draft, Row
 from nl2sql.models.slots import Segment, SequentialDecoder, Slot, SlotDecoder, make_decoder
 
 SLOT_KINDS = [kind for kind in CONFIGS if kind != "mamba"]

@@ -13,9 +13,8 @@ from models.tiny import SIZE, tiny_model, tiny_tokenizer
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from nl2sql.errors import ModelError
-from nl2sql.models.batching import BatchWorker
+from nl2sql.models.batching import BatchWorker, Router
 from nl2sql.models.local import LocalModel
-from nl2sql.models.routing import Router
 from nl2sql.models.rows import Row
 from nl2sql.models.slots import Segment, SequentialDecoder, Slot, SlotDecoder, make_decoder
 

@@ -16,7 +16,7 @@ from nl2sql.agents.resources import takes_grammars
 from nl2sql.errors import ModelError, UsageError
 from nl2sql.interfaces import Grammar, Sampling
 from nl2sql.models import load_model
-from nl2sql.models.http.options import ServerOptions
+from nl2sql.models.http.providers import ServerOptions
 from nl2sql.models.response_cache import CachedModel
 
 pytestmark = pytest.mark.usefixtures("no_waits")

@@ -8,8 +8,7 @@ import pytest
 from models.standin import StandIn
 
 from nl2sql.errors import ModelError, UsageError
-from nl2sql.models.http.options import ServerOptions
-from nl2sql.models.http.providers import Place, place_of
+from nl2sql.models.http.providers import Place, ServerOptions, place_of
 from nl2sql.models.http.transport import Transport
 
 KEY = "sk-test-4f9a77c1b2"

@@ -17,11 +17,10 @@ from models.tiny import tiny_model, tiny_tokenizer
 from nl2sql.errors import UsageError
 from nl2sql.interfaces import Sampling
 from nl2sql.models import memory
-from nl2sql.models.batching import BatchWorker
+from nl2sql.models.batching import BatchWorker, Router
 from nl2sql.models.doctor import _memory
 from nl2sql.models.local import LocalModel
 from nl2sql.models.memory import EngineMemory, Slab, memory_limit, resident_bytes
-from nl2sql.models.routing import Router
 from nl2sql.models.rows import Row
 from nl2sql.models.slots import make_decoder
 

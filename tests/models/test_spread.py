@@ -20,8 +20,8 @@ from nl2sql.models import load_model
 from nl2sql.models.doctor import check_model
 from nl2sql.models.load import load_parts
 from nl2sql.models.local import LocalModel
+from nl2sql.models.memory import computing_devices, places
 from nl2sql.models.spec import resolve_spec
-from nl2sql.models.spread import computing_devices, places
 
 PROMPTS = [f"{'list the orders of ' * (i % 4)}customer {i}" for i in range(8)]
 KINDS = [*(kind for kind in CONFIGS if kind != "mamba"), "dynamic"]  # dynamic: one row at a time

@@ -21,12 +21,11 @@ from typer.testing import CliRunner
 from nl2sql.cli import app
 from nl2sql.databases.sqlite.database import SqliteDatabase
 from nl2sql.errors import DatabaseError, Nl2SqlError, UsageError
-from nl2sql.repair.analyzer import SEARCH_S, ErrorAnalyzer
+from nl2sql.repair.analyzer import SEARCH_S, ErrorAnalyzer, explanation
 from nl2sql.repair.corpus import Corpus
 from nl2sql.repair.embeddings import HashedNgrams, Vectors
-from nl2sql.repair.explanation import explanation
 from nl2sql.repair.index import FixIndex
-from nl2sql.repair.signatures import error_signature, mask_error
+from nl2sql.repair.store import error_signature, mask_error
 from nl2sql.sql.same import tree_key
 
 FIXES = [

@@ -15,7 +15,7 @@ from nl2sql.databases.schema import Schema
 from nl2sql.databases.validation import validate_sql
 from nl2sql.errors import UsageError
 from nl2sql.interfaces import Database
-from nl2sql.repair.dry_run import explain_analyze
+from nl2sql.repair.analyzer import explain_analyze
 from nl2sql.repair.registry import ErrorPattern, categories, dialects, in_versions, packaged, read_registry
 
 

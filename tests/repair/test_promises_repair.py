@@ -12,11 +12,10 @@ import pytest
 from nl2sql.errors import UsageError
 from nl2sql.interfaces import Database
 from nl2sql.repair import analyzer as analyzers
-from nl2sql.repair.analyzer import ErrorAnalyzer
+from nl2sql.repair.analyzer import ErrorAnalyzer, explain_analyze
 from nl2sql.repair.corpus import Corpus
-from nl2sql.repair.dry_run import explain_analyze
+from nl2sql.repair.deterministic import valid_part
 from nl2sql.repair.registry import ErrorPattern, Registry, fill, in_versions, read_registry
-from nl2sql.repair.valid_part import valid_part
 
 # ------------------------------------------------------------------------------------------------------ patterns
 

@@ -15,9 +15,9 @@ from nl2sql.benchmarks.core import FolderBenchmark
 from nl2sql.cli import app
 from nl2sql.errors import UsageError
 from nl2sql.runs import report as pages
-from nl2sql.runs.dialogue_scores import dialogue_scores
 from nl2sql.runs.evaluate import start
 from nl2sql.runs.folder import read_manifest
+from nl2sql.runs.metrics import dialogue_scores
 from nl2sql.runs.plan import Plan
 from nl2sql.runs.rescore import replay
 from nl2sql.runs.summary import summary_text

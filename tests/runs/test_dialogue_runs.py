@@ -18,11 +18,9 @@ from nl2sql.config import Config, build_config
 from nl2sql.errors import Cancelled, UsageError
 from nl2sql.interfaces import Question, Resources, Usage
 from nl2sql.models.scripted import ScriptedModel
+from nl2sql.runs import distributed
 from nl2sql.runs.dialogues import RESOLVED, OwnHistories, as_resolved, history_of
-from nl2sql.runs.distributed import worker
-from nl2sql.runs.distributed.executor import Ray
-from nl2sql.runs.distributed.shards import cut
-from nl2sql.runs.distributed.worker import Assignment, prints_of, run_shard
+from nl2sql.runs.distributed import Assignment, Ray, cut, prints_of, run_shard
 from nl2sql.runs.evaluate import evaluate, resume
 from nl2sql.runs.folder import read_jsonl, read_manifest
 from nl2sql.runs.plan import Plan, open_model
@@ -385,7 +383,7 @@ def test_workers_are_handed_golds_and_refuse_own_answers(
     )
     (shard,) = cut(benchmark, told)
     order = Assignment(plan, "single_shot", config, prints_of(plan, named, open_model(plan), config, {}, {}), {}, {})
-    worker._KEPT = worker._Kept()  # as in another process
+    distributed._KEPT = distributed._Kept()  # as in another process
     episodes = {episode.question.id: episode for episode in run_shard(order, shard)}
     assert episodes["ships.2"].flags["session"]["resolved_query"] == "Told?"
     joined = "How many orders are there? Only those shipped? And of the open ones?"

@@ -23,11 +23,10 @@ from nl2sql.eval import score_many
 from nl2sql.interfaces import Question
 from nl2sql.models.scripted import ScriptedModel
 from nl2sql.repair.corpus import Corpus
+from nl2sql.runs import distributed
 from nl2sql.runs.ablation.ablation import ablate
 from nl2sql.runs.ablation.grid import expand
-from nl2sql.runs.distributed import Ray, worker
-from nl2sql.runs.distributed.shards import cut
-from nl2sql.runs.distributed.worker import Assignment, prints_of, run_shard
+from nl2sql.runs.distributed import Assignment, Ray, cut, prints_of, run_shard
 from nl2sql.runs.evaluate import evaluate, start
 from nl2sql.runs.folder import read_jsonl
 from nl2sql.runs.plan import Plan, open_model
@@ -199,7 +198,7 @@ def test_a_worker_refuses_other_content_at_the_same_path(
     order = Assignment(plan, "single_shot", config, prints, {}, {})
     assert [episode.question.id for episode in run_shard(order, shard)] == ["1"]
     write(file, "SELECT names FROM t")
-    worker._KEPT = worker._Kept()  # as in another process
+    distributed._KEPT = distributed._Kept()  # as in another process
     with pytest.raises(UsageError, match=rf"the worker on .* has another {what.format(file=file)} than this process"):
         run_shard(order, shard)
 
@@ -292,7 +291,7 @@ def at_work(raylet: int) -> bool:
 def test_work_that_outlives_the_connection_ends_without_a_word(nodes: Any, ray: Ray) -> None:
     program = """
 import sys, time
-from nl2sql.runs.distributed.cluster import RayCluster
+from nl2sql.runs.distributed import RayCluster
 cluster = RayCluster(sys.argv[1], None)
 work = cluster.map(time.sleep, [(0,), (60,)])
 next(work)

@@ -23,7 +23,7 @@ from nl2sql.config import Config, build_config
 from nl2sql.errors import Cancelled, UsageError
 from nl2sql.interfaces import Question, Resources
 from nl2sql.models.scripted import ScriptedModel
-from nl2sql.runs import seeds as seeds_module
+from nl2sql.runs import evaluate as seeds_module
 from nl2sql.runs.evaluate import evaluate, resume, start
 from nl2sql.runs.folder import read_jsonl
 from nl2sql.runs.plan import Plan

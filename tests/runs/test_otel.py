@@ -19,8 +19,7 @@ from nl2sql.config import build_config
 from nl2sql.errors import Nl2SqlError, UsageError
 from nl2sql.runs.evaluate import start
 from nl2sql.runs.export.contents import Contents
-from nl2sql.runs.export.otel import export_spans, to_collector, to_file
-from nl2sql.runs.export.spans import Span, trace_of
+from nl2sql.runs.export.otel import Span, export_spans, to_collector, to_file, trace_of
 from nl2sql.runs.plan import Plan
 from nl2sql.runs.run import Run
 

@@ -14,9 +14,9 @@ from nl2sql.cli import app
 from nl2sql.config import build_config
 from nl2sql.errors import UsageError
 from nl2sql.models.scripted import ScriptedModel
-from nl2sql.runs.check import check_run
 from nl2sql.runs.evaluate import evaluate
 from nl2sql.runs.folder import new_folder
+from nl2sql.runs.listing import check_run
 from nl2sql.runs.plan import Plan, absolute
 from nl2sql.runs.rescore import replay
 from nl2sql.runs.run import Run

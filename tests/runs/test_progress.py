@@ -14,10 +14,9 @@ import pytest
 
 from nl2sql.config import build_config
 from nl2sql.models.scripted import ScriptedModel
-from nl2sql.runs.estimate import estimate
 from nl2sql.runs.evaluate import evaluate
 from nl2sql.runs.plan import Plan
-from nl2sql.runs.progress import DRAWN_EVERY_S, Bar, Work, most_calls, time_left
+from nl2sql.runs.progress import DRAWN_EVERY_S, Bar, Work, estimate, most_calls, time_left
 
 
 def test_questions_that_run_and_wait_cost_what_the_finished_ones_did() -> None:

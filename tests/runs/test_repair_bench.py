@@ -22,7 +22,7 @@ from nl2sql.models.scripted import ScriptedModel
 from nl2sql.repair.corpus import Corpus
 from nl2sql.runs.evaluate import start
 from nl2sql.runs.plan import Plan
-from nl2sql.runs.repair_bench.bench import Bench, arm, repaired, run_arms
+from nl2sql.runs.repair_bench.bench import Bench, arm, repaired, repairs_text, run_arms, summarise_repairs
 from nl2sql.runs.repair_bench.case_plan import CasePlan, open_cases
 from nl2sql.runs.repair_bench.cases import (
     CaseJudge,
@@ -33,7 +33,6 @@ from nl2sql.runs.repair_bench.cases import (
     learn_from,
     refusal_of,
 )
-from nl2sql.runs.repair_bench.table import repairs_text, summarise_repairs
 
 QUICK = load_benchmark("packaged", split="quick")
 SOURCE = SqliteSource("packaged", QUICK)

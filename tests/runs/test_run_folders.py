@@ -22,11 +22,10 @@ from nl2sql.config import build_config
 from nl2sql.errors import Nl2SqlError, UsageError
 from nl2sql.eval.scores import item_field
 from nl2sql.interfaces import Question
-from nl2sql.runs.check import check_run
 from nl2sql.runs.evaluate import resume, start
-from nl2sql.runs.export.failures import FIELDS, failures, write_failures
+from nl2sql.runs.export.contents import FIELDS, failures, write_failures
 from nl2sql.runs.folder import RunFolder, cut_torn_ends, exclusive, read_jsonl
-from nl2sql.runs.listing import entries
+from nl2sql.runs.listing import check_run, entries
 from nl2sql.runs.plan import Plan
 from nl2sql.runs.report import write_report
 from nl2sql.runs.rescore import replay

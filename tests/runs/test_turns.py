@@ -13,7 +13,7 @@ from nl2sql.config import build_config
 from nl2sql.errors import ModelError, UsageError
 from nl2sql.models.scripted import ScriptedModel
 from nl2sql.runs.evaluate import evaluate, resume
-from nl2sql.runs.turns import TRIED
+from nl2sql.runs.job import TRIED
 
 CALL = '<tool_call>{"name": "get_schema", "arguments": {}}</tool_call>'
 LINE = "Thought: look.\nAction: get_schema[{}]"

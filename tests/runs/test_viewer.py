@@ -27,7 +27,7 @@ import nl2sql
 from nl2sql.config import build_config
 from nl2sql.errors import UsageError
 from nl2sql.models.scripted import ScriptedModel
-from nl2sql.runs.notes import notes_of
+from nl2sql.runs.run import notes_of
 from nl2sql.runs.viewer import Pages, ViewServer
 
 HOSTILE = "SELECT '<script>document.title = 1</script>' AS one FROM a_table"

@@ -7,7 +7,7 @@ from datetime import date
 import pytest
 from sqlglot import exp
 
-from nl2sql.sessions.compared import comparison_condition, covered_days
+from nl2sql.sessions.amounts import comparison_condition, covered_days
 from nl2sql.sessions.reading import read_followup
 
 YEAR = (date(2022, 1, 1), date(2022, 12, 31))

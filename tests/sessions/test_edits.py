@@ -10,9 +10,8 @@ from nl2sql.databases.schema import Column, Schema, Table
 from nl2sql.databases.validation import validate_sql
 from nl2sql.interfaces import Turn
 from nl2sql.sessions.edits import edited
-from nl2sql.sessions.keeping import lost_words
 from nl2sql.sessions.reading import read_followup
-from nl2sql.sessions.saying import with_addition, with_new_values
+from nl2sql.sessions.resolution import lost_words, with_addition, with_new_values
 from nl2sql.sessions.statement import read_statement
 
 RED = "SELECT name, price FROM products WHERE colour = 'red'"

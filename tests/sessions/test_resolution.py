@@ -10,8 +10,7 @@ from nl2sql.config import Config, build_config
 from nl2sql.interfaces import Question, Resources, Turn
 from nl2sql.models.scripted import ScriptedModel
 from nl2sql.sessions.detection import evidence_of
-from nl2sql.sessions.resolution import resolve, strategy_of, turn_meant
-from nl2sql.sessions.saying import with_new_values
+from nl2sql.sessions.resolution import resolve, strategy_of, turn_meant, with_new_values
 
 EDIT = build_config({"session": {"resolve": "edit"}})
 COUNTED = Turn("How many products are red?", "", "SELECT COUNT(*) FROM products WHERE colour = 'red'")

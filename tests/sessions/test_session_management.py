@@ -15,7 +15,7 @@ from people import make_database
 
 import nl2sql
 from nl2sql.models.scripted import ScriptedModel
-from nl2sql.sessions import specification
+from nl2sql.sessions import conversation
 
 PRODUCTS = """
 CREATE TABLE products (name TEXT, quarter TEXT, region TEXT, revenue REAL);
@@ -26,7 +26,7 @@ REPLIES = {
     TOP: [" name FROM products WHERE quarter = 'Q3' ORDER BY revenue DESC LIMIT 10"],
     "What about Q4?": [TOP_IN_Q4, " name FROM products WHERE quarter = 'Q4' ORDER BY revenue DESC LIMIT 10"],
 }
-Service = specification.AgenticText2SQLService
+Service = conversation.AgenticText2SQLService
 
 
 @pytest.fixture(autouse=True, params=["scripted", pytest.param("smollm2-135m", marks=pytest.mark.model)])

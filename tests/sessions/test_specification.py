@@ -16,7 +16,7 @@ from nl2sql.config import build_config
 from nl2sql.errors import UsageError
 from nl2sql.interfaces import Database
 from nl2sql.models.scripted import ScriptedModel
-from nl2sql.sessions.specification import AgenticText2SQLService
+from nl2sql.sessions.conversation import AgenticText2SQLService
 
 Q4, BY_REGION = "What about Q4?", "Show me by region"
 TOP_SQL = "SELECT name FROM products WHERE quarter = 'Q3' ORDER BY revenue DESC LIMIT 10"

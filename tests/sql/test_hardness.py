@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nl2sql.sql.hardness import hardness
+from nl2sql.sql.features import hardness
 
 LINES = (Path(__file__).parents[1] / "fixtures" / "hardness.txt").read_text(encoding="utf-8").splitlines()
 CASES = [tuple(part.strip() for part in line.split("|", 1)) for line in LINES if line and not line.startswith("#")]

@@ -24,7 +24,7 @@ from nl2sql.benchmarks.core import FolderBenchmark
 from nl2sql.config import PRESETS, Config, build_config
 from nl2sql.databases.sqlite.database import SqliteDatabase
 from nl2sql.interfaces import Completion, Question, Resources, Usage
-from nl2sql.runs.repair_bench.corruptions import KINDS, corrupted, error_of
+from nl2sql.runs.repair_bench.slips import SMALL_MODEL_KINDS, corrupted, error_of
 
 STYLES = yaml.safe_load((Path(__file__).parents[1] / "fixtures" / "sql_style.yaml").read_text(encoding="utf-8"))
 JOIN = "SELECT customers.name FROM customers JOIN orders ON customers.customer_id = orders.customer_id"
@@ -120,7 +120,7 @@ def test_groups_show_every_table_that_their_answers_read():
         assert {name for item in group for name in item.tables} <= {table.name for table in shown.tables}
 
 
-@pytest.mark.parametrize("kind", dict.fromkeys(KINDS), ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", dict.fromkeys(SMALL_MODEL_KINDS), ids=lambda kind: kind.__name__)
 def test_every_kind_of_corruption_changes_a_query(database, kind):
     grouped = f"{JOIN} WHERE orders.total > 1 GROUP BY customers.name ORDER BY COUNT(*) DESC LIMIT 1"
     found = {kind(grouped, database.schema(), random.Random(seed)) for seed in range(20)} - {None, grouped}

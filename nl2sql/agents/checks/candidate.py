@@ -23,7 +23,7 @@ from sqlglot.errors import SqlglotError
 from sqlglot.tokens import Token, TokenType
 
 from nl2sql.errors import one_line
-from nl2sql.models.http.thinking import CLOSING, OPENING, begun, set_aside
+from nl2sql.models.http.wire import CLOSING, OPENING, begun, set_aside
 from nl2sql.sql.bounds import REFUSED, decode_json, past_limits
 from nl2sql.sql.parse import parse_bounded
 from nl2sql.sql.same import same_tokens

@@ -18,8 +18,7 @@ from typing import Any
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from nl2sql.agents.checks.suspicions.evidence import Evidence, Place
-from nl2sql.agents.checks.suspicions.literals import TEXTUAL, cells, compared, sides, some_cell
+from nl2sql.agents.checks.suspicions import TEXTUAL, Evidence, Place, cells, compared, sides, some_cell
 from nl2sql.databases.schema import Table, quote_name
 from nl2sql.errors import Nl2SqlError
 from nl2sql.interfaces import Database, RunResult

@@ -4,7 +4,7 @@ Two levels, cumulative (``Config.constrain``). ``action``: a turn is ``Thought: 
 with a tool that exists and the arguments that it reads, and ends at the closing bracket; or, with
 ``react.native_tools``, ``<tool_call>JSON</tool_call>``. ``sql``: generated SQL is one
 SELECT whose identifiers are the schema's tables and columns (see ``select_grammar``, and docs/grammars.md for what it
-accepts). A grammar describes the text after the open turn's prefill; ``nl2sql.models.constrained`` compiles it.
+accepts). A grammar describes the text after the open turn's prefill; ``nl2sql.models.rows`` compiles it.
 """
 
 from __future__ import annotations

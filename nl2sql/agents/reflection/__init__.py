@@ -1,27 +1,75 @@
 """Reflection and retry: an attempt is executed, judged, and made again with what went wrong (docs/reflection.md).
 
 ``reflect`` is the controller, ``stream`` the same with an event for every node. Both work on the loop's tools, prompts,
-guardrails and runner; the state machine is in ``graph``, its nodes in ``nodes``, what is worth another attempt in
-``errors`` and ``judge``.
+guardrails and runner; the nodes are in ``nodes``, what is worth another attempt in ``judge``.
 
 Not covered: a wrong answer that runs and looks sound is accepted.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nl2sql.agents.opening import open_task
 from nl2sql.agents.record import Episode
-from nl2sql.agents.reflection.graph import check_installed, compiled, recursion_limit
-from nl2sql.agents.reflection.state import Context, initial_state
-from nl2sql.agents.task import Task
+from nl2sql.agents.reflection import nodes
+from nl2sql.agents.reflection.nodes import Context, ReflectState, initial_state, workspace
+from nl2sql.agents.state_graph import as_node, check_langgraph
+from nl2sql.agents.task import State, Task
 from nl2sql.config import Config
 from nl2sql.interfaces import Question, Resources
 
+if TYPE_CHECKING:
+    from langgraph.graph.state import CompiledStateGraph
+
 __all__ = ["NodeEvent", "check_installed", "reflect", "stream"]
+
+
+# ------------------------------------------------------------------- the state machine on LangGraph
+
+# LangGraph counts the nodes that it visits, and ends an episode at a limit: these are the most of one in order.
+ATTEMPT_VISITS = 8  # plan, generate_sql, plan, execute_tools, plan, execute_tools, plan, reflect
+OTHER_VISITS = 6  # plan and execute_tools before the first, complete behind the last, and a plan behind a failure
+
+
+def recursion_limit(max_iterations: int) -> int:
+    """The most nodes that an episode may visit: LangGraph's own default would let a mistake go round 10,000 times."""
+    return ATTEMPT_VISITS * max_iterations + OTHER_VISITS
+
+
+@functools.cache
+def compiled() -> CompiledStateGraph[Any, Any, Any, Any]:
+    """The graph, built once; any number of threads may run it at once. Raises UsageError where LangGraph is not
+    installed."""
+    check_installed()
+    from langgraph.graph import END, START, StateGraph
+
+    graph = StateGraph(ReflectState, context_schema=Context)
+    for name in ("plan", "execute_tools", "generate_sql", "reflect", "complete"):
+        graph.add_node(name, as_node(getattr(nodes, name), _work))
+    graph.add_edge(START, "plan")
+    routes = ("execute_tools", "generate_sql", "reflect", "complete")
+    graph.add_conditional_edges("plan", nodes.should_execute_or_generate, {name: name for name in routes})
+    graph.add_edge("execute_tools", "plan")
+    graph.add_edge("generate_sql", "plan")
+    graph.add_conditional_edges("reflect", nodes.should_refine, {"refine": "plan", "complete": "complete"})
+    graph.add_edge("complete", END)
+    return graph.compile()
+
+
+def check_installed() -> None:
+    """Raises UsageError with the command that installs what is missing."""
+    check_langgraph("reflect")
+
+
+def _work(state: ReflectState, context: Context) -> State:
+    return workspace(state, context.task)
+
+
+# ----------------------------------------------------------------------------------- the controller
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,18 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from nl2sql.agents import prompts
-from nl2sql.agents.vizql import drafts
-from nl2sql.agents.vizql.drafts import query_of
-from nl2sql.agents.vizql.state import Context, VizqlState, Work
-from nl2sql.agents.vizql.through_sql import drafts_in_sql, sql_draft
+from nl2sql.agents.vizql.state import (
+    Context,
+    VizqlState,
+    Work,
+    draft_text,
+    drafts_in_sql,
+    mended,
+    query_of,
+    read_reply,
+    sql_draft,
+    with_valid_parts,
+)
 from nl2sql.config import VizqlConfig
 from nl2sql.interfaces import RunResult
 from nl2sql.vizql.answers import reaction
@@ -121,14 +129,14 @@ def refiner(state: VizqlState, work: Work) -> Update:
     validation = work.here.check(before)
     draft, by = None, "suggestions"
     if settings.apply_suggestions and not validation.is_valid:
-        draft = drafts.mended(before, validation, work.here.check)
+        draft = mended(before, validation, work.here.check)
     reply = ""
     if draft is None:
         reply, draft = ask(work, refine_prompt(state, work))
         by = "model"
     broken = _broken(state, work, validation) if settings.keep_valid else frozenset()
     if draft is not None and broken:
-        kept = drafts.with_valid_parts(before, broken, draft)
+        kept = with_valid_parts(before, broken, draft)
         # what was valid alone may not go with a part that the reply mended
         draft = draft if not work.here.check(kept).is_valid and work.here.check(draft).is_valid else kept
     reason = "ok" if draft is not None else "no query in the reply"
@@ -219,7 +227,7 @@ def refine_prompt(state: VizqlState, work: Work) -> str:
         "vizql_refine",
         config.prompts,
         question=here.question,
-        query=drafts.draft_text(state["query_draft"]),
+        query=draft_text(state["query_draft"]),
         errors="\n".join(f"- {error}" for error in errors),
         earlier=earlier,
         suggestions="\nSuggestions:\n" + "".join(f"- {line}\n" for line in shown) if shown else "",
@@ -246,7 +254,7 @@ def error_text(state: VizqlState, work: Work) -> str:
     lines += [f"- {error}" for error in state["validation_errors"]]
     if state["validation_suggestions"]:
         lines += ["suggestions:", *(f"- {line}" for line in state["validation_suggestions"])]
-    query = drafts.query_of(state["query_draft"])
+    query = query_of(state["query_draft"])
     broken = work.here.check(state["query_draft"]).broken
     fields = query.get("fields") if isinstance(query, dict) else None
     valid = [part for i, part in enumerate(fields) if ("fields", i) not in broken] if isinstance(fields, list) else []
@@ -267,7 +275,7 @@ def ask(work: Work, user: str) -> tuple[str, Any | None]:
     options: dict[str, Any] = {"grammar": work.here.grammar} if work.here.grammar else {}
     tokens = task.config.vizql.max_new_tokens
     reply = task.ask_many(messages, "vizql", max_new_tokens=tokens, n=1, sampling=task.sampling(), **options)[0].text
-    return reply, drafts.read_reply(reply)
+    return reply, read_reply(reply)
 
 
 def log(work: Work, action: str, args: Mapping[str, Any], observation: Any, reason: str) -> None:

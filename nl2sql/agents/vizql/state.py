@@ -1,24 +1,39 @@
-"""The state that flows through the graph, plain data, and the context: what a node may touch and the model reads.
+r"""The state of the graph, its context (what a node may touch, the model reads), a query's drafts.
 
 >>> fields = [{"fieldCaption": "Region"}, {"fieldCaption": "Sales", "fieldRole": "MEASURE", "dataType": "REAL"}]
 >>> source_text(DataSource.model_validate({"fields": fields}).fields, DataSource.model_validate({"fields": fields}))
-'dimensions: Region\\nmeasures: Sales'
+'dimensions: Region\nmeasures: Sales'
 
 The text leaves out descriptions, hierarchies, parameters and formulas.
+
+>>> read_reply('Here it is: {"fields": [{"fieldCaption": "Region"}]}')
+{'fields': [{'fieldCaption': 'Region'}]}
+>>> before = {"fields": [{"fieldCaption": "Region"}, {"fieldCaption": "Sales"}]}
+>>> after = {"fields": [{"fieldCaption": "Sales", "function": "SUM"}]}
+>>> with_valid_parts(before, frozenset({("fields", 1)}), after)
+{'fields': [{'fieldCaption': 'Region'}, {'fieldCaption': 'Sales', 'function': 'SUM'}]}
 """
 
 from __future__ import annotations
 
+import copy
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 from nl2sql.agents import prompts
-from nl2sql.agents.task import State, Task
+from nl2sql.agents.checks import constraints
+from nl2sql.agents.opening import link
+from nl2sql.agents.task import State, Task, guard, takes_no_sql
 from nl2sql.interfaces import Grammar
+from nl2sql.sql.bounds import decode_json
+from nl2sql.vizql.from_sql import nullable_captions, structured
 from nl2sql.vizql.infer import infer
+from nl2sql.vizql.mending import LEAST, Place, apply, as_json
+from nl2sql.vizql.query import is_request
+from nl2sql.vizql.querying import statement
 from nl2sql.vizql.source import DataSource, FieldMetadata, read_source
 from nl2sql.vizql.validator import Validation, validate
 
@@ -168,3 +183,155 @@ def _values(task: Task, source: DataSource) -> Iterable[str]:
 def _shown(field: FieldMetadata) -> str:
     kind = _TYPES_SHOWN.get(field.dataType, "") if field.fieldRole != "MEASURE" else ""
     return f"{field.fieldCaption} ({kind})" if kind else field.fieldCaption
+
+
+# ---------------------------------------------- drafts: read from a reply, kept where valid, mended
+
+MOST_STEPS = 12  # suggestions that one refinement carries out
+LONGEST = 2000  # characters of a reply that is no JSON, as the next attempt is shown it
+
+
+def read_reply(text: str) -> dict[str, Any] | None:
+    """The first JSON object in a reply that is meant as a query, else the first of all; None where there is none.
+
+    An object around it, such as ``{"json": {...}}``, is looked through; what is in front and behind is left out.
+    """
+    first = None
+    at = text.find("{")
+    while at != -1:
+        try:
+            value, end = decode_json(text, at)
+        except ValueError:
+            at = text.find("{", at + 1)
+            continue
+        inside = next((v for v in (value, *value.values()) if isinstance(v, dict) and _is_query(v)), None)
+        if inside is not None:
+            return inside
+        first = value if first is None else first
+        at = text.find("{", end)
+    return first
+
+
+def _is_query(value: dict[str, Any]) -> bool:
+    return "fields" in value or is_request(value)
+
+
+def query_of(draft: Any) -> Any:
+    """The query inside a draft: the draft itself, or that of a request."""
+    return draft.get("query") if is_request(draft) else draft
+
+
+def draft_text(draft: Any) -> str:
+    """A draft as a prompt shows it: JSON on one line; a reply that is none as it is, cut."""
+    return draft[:LONGEST] if isinstance(draft, str) else as_json(draft)
+
+
+def with_valid_parts(before: Any, broken: frozenset[Place], after: Any) -> Any:
+    """``after`` with the fields and filters of ``before`` that no error was about, where it lost or changed them.
+
+    broken: ``Validation.broken`` of ``before``. A part of the same caption that ``after`` has in its place goes. An
+    error about the whole list, or about the whole query, leaves ``after`` as it is.
+    """
+    old, made = query_of(before), copy.deepcopy(after)
+    new = query_of(made)
+    if not isinstance(old, dict) or not isinstance(new, dict) or () in broken:
+        return made
+    for name in ("fields", "filters"):
+        listed = old.get(name)
+        if not isinstance(listed, list) or (name,) in broken or not isinstance(new.get(name, []), list):
+            continue
+        valid = [(i, part) for i, part in enumerate(listed) if (name, i) not in broken]
+        if kept := _merged(valid, list(new.get(name, [])), listed):
+            new[name] = kept
+    return made
+
+
+def _merged(valid: list[tuple[int, Any]], parts: list[Any], before: list[Any]) -> list[Any]:
+    for i, part in valid:
+        if part in parts:
+            continue
+        twin = next((n for n, other in enumerate(parts) if _of(other) == _of(part) and other not in before), None)
+        if twin is None or any(_of(other) == _of(part) and other != part for other in before):
+            parts.insert(min(i, len(parts)), part)
+        else:
+            parts[twin] = part
+    return parts
+
+
+def _of(part: Any) -> Any:
+    """The caption that a field or a filter is about."""
+    inside = part.get("field", part) if isinstance(part, dict) else {}
+    return inside.get("fieldCaption") if isinstance(inside, dict) else None
+
+
+def mended(draft: Any, validation: Validation, check: Callable[[Any], Validation]) -> Any | None:
+    """The draft after its likeliest suggestions, one at a time; None where they do not lead to a valid one.
+
+    What is hardly alike (``mending.LEAST``) is suggested, and not carried out: it answers another question.
+    """
+    for _ in range(MOST_STEPS):
+        ways = validation.suggestions
+        if not ways or ways[0].likelihood < LEAST:
+            return None
+        draft = apply(draft, ways[0])
+        validation = check(draft)
+        if validation.is_valid:
+            return draft
+    return None
+
+
+# ------------------------------------------------------------------------ a first draft through SQL
+# A small model has seen far more SQL than structured queries. The prompt, its schema and its
+# grammar are those of the control (``single_shot``), so that both write the same SQL. Of the
+# translations that are valid and executable, the draft is the most literal one: rows instead of
+# groups where the SQL does not group, its LIMIT instead of a TOP filter. Without such a translation
+# it is the plainest. SQL that groups by what it does not show is used where the database says that
+# its groups are those of what it shows. Not covered: databases that take no SQL, for which there is
+# no such draft.
+
+
+@dataclass(frozen=True)
+class SqlDraft:
+    """What the model wrote, and the query that it is; None with the reason where it is none."""
+
+    sql: str
+    query: dict[str, Any] | None = None
+    reason: str = ""
+
+
+def drafts_in_sql(here: Context) -> bool:
+    """Whether the first draft is written as SQL: ``vizql.draft``, over a database that takes SQL."""
+    return here.task.config.vizql.draft == "sql" and not takes_no_sql(here.task.resources.database)
+
+
+def sql_draft(work: Work) -> SqlDraft:
+    """One call of the model with the control's prompt, translated. Raises EpisodeFailed."""
+    task, here = work.task, work.here
+    link(task)
+    messages = task.sql_messages(constraints.extract_constraints(task.question.text))
+    [raw] = task.write_sql(messages, task.config.vizql.max_new_tokens, sampling=task.sampling(), n=1)
+    sql, refused = guard(task, raw)
+    if refused is not None:
+        work.refuse(0, "guardrails", raw, refused)
+        return SqlDraft(raw, reason=f"no structured form: {refused}")
+    nullable = nullable_captions(here.source, task.schema)
+    translation = structured(sql, here.source, task.resources.database.dialect, nullable)
+    if not translation.candidates:
+        return SqlDraft(sql, reason=f"no structured form: {translation.reason}")
+    if not _grouped_alike(here, translation.groups):
+        return SqlDraft(sql, reason="no structured form: grouped by something else than what is asked for")
+    usable = (candidate for candidate in reversed(translation.candidates) if _is_executable(here, candidate))
+    return SqlDraft(sql, next(usable, translation.candidates[0]))
+
+
+def _grouped_alike(here: Context, groups: str) -> bool:
+    """Do the rows say that the SQL's groups are the query's? Where nobody can tell, they are not."""
+    result = here.task.result_of(groups) if groups else None
+    return result is None or (result.success and len(set(result.rows[0])) == 1)
+
+
+def _is_executable(here: Context, draft: dict[str, Any]) -> bool:
+    if not here.check(draft).is_valid:
+        return False
+    settings, dialect = here.task.config.vizql, here.task.resources.database.dialect
+    return not statement(draft, here.source, dialect, settings)[1]

@@ -12,8 +12,7 @@ from typing import Any
 
 from nl2sql.databases.engines.clickhouse import ClickHouse
 from nl2sql.databases.engines.confine import confine
-from nl2sql.databases.engines.description import described
-from nl2sql.databases.engines.statement import Refused, one_query
+from nl2sql.databases.engines.statement import Refused, described, one_query
 
 MEMORY = "1GB"
 BATCH = 1000  # rows fetched at once

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from nl2sql.databases.engines.confine import confine
-from nl2sql.databases.engines.description import described
-from nl2sql.databases.engines.statement import Refused, one_query
+from nl2sql.databases.engines.statement import Refused, described, one_query
 
 FORMAT = "JSONCompactEachRowWithNamesAndTypes"
 PARTS = ("data", "metadata", "store")

@@ -19,8 +19,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from nl2sql.databases.schema import Column, ForeignKey, Schema, Table, quote_always
-from nl2sql.databases.sqlite.limits import check_bounds
-from nl2sql.databases.sqlite.process import Worker, WorkerGone, forgets_after_fork
+from nl2sql.databases.sqlite.process import Worker, WorkerGone, check_bounds, forgets_after_fork
 from nl2sql.errors import DatabaseError, UsageError, one_line
 from nl2sql.interfaces import RunResult
 

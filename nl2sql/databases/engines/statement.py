@@ -1,4 +1,4 @@
-"""The early refusal of a text that is not one query: a clear message before an engine is asked, no part of the sandbox.
+"""What every engine's adapter shares: a text that is not one query refused early, and tables as plain JSON.
 
 >>> one_query("SELECT 1; ;", "duckdb")
 'SELECT 1'
@@ -7,6 +7,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from typing import Any
 
 BLANK = r"(?:\s|\ufeff|--[^\n]*(?:\n|$)|/\*(?!!)(?:[^*]|\*(?!/))*\*/|\()*"
 HASH_COMMENTS = r"(?:\s|\ufeff|--[^\n]*(?:\n|$)|#[^\n]*(?:\n|$)|/\*(?!!)(?:[^*]|\*(?!/))*\*/|\()*"
@@ -51,3 +53,20 @@ def _one_clickhouse_query(sql: str) -> None:
         raise Refused("multi_statement", "more than one statement; send one SELECT")
     if any(words[at : at + 2] == ["INTO", "OUTFILE"] for at in range(len(words))):
         raise Refused("denied", "INTO OUTFILE writes a file; only SELECT statements may run")
+
+
+# ----------------------------------------------------------------------------------- tables as JSON
+
+
+def described(
+    columns: Sequence[Sequence[Any]], primary: dict[str, list[str]], foreign: list[list[Any]], views: set[str]
+) -> list[dict[str, Any]]:
+    """Tables as JSON from rows (table, column, type, not null), in the order in which they come."""
+    tables: dict[str, dict[str, Any]] = {}
+    for table, column, kind, not_null in columns:
+        entry = tables.setdefault(table, {"name": table, "columns": [], "foreign_keys": [], "view": table in views})
+        entry["columns"].append([column, kind, column in primary.get(table, ()), bool(not_null)])
+    for table, own, other, other_columns in foreign:
+        if table in tables and other in tables:  # which may be one that this user does not see
+            tables[table]["foreign_keys"].append([own, other, other_columns])
+    return list(tables.values())

@@ -17,13 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nl2sql.databases.sqlite.files import reason, shown_path
-from nl2sql.databases.sqlite.limits import GRACE_S, MAX_SQL_CHARS, check_bounds, reported
-from nl2sql.databases.sqlite.process import WorkerGone
+from nl2sql.databases.sqlite.process import GRACE_S, MAX_SQL_CHARS, WorkerGone, check_bounds, reported
 from nl2sql.databases.sqlite.worker_batch import ORDERED, ROWS, ROWS_IF_WRONG
 from nl2sql.interfaces import RunResult
 
 if TYPE_CHECKING:
-    from nl2sql.databases.sqlite.pool import QueryPool
+    from nl2sql.databases.sqlite.database import QueryPool
 
 __all__ = ["ORDERED", "ROWS", "ROWS_IF_WRONG", "Pair", "PairsResult", "run_many", "run_pairs"]
 

@@ -1,8 +1,12 @@
-"""What lies on the disk under a database's name, looked at before SQLite opens it and may wait for it.
+"""What lies on the disk under a database's name, looked at before SQLite opens it, and files of our own.
 
 A pipe waits for its writer, a device has no end, and a file of a terabyte may hold a kilobyte: what
 is no regular file is refused, and time and copies are measured by the bytes that are really stored.
 Not covered: a file system that itself does not answer.
+
+>>> notes = OwnFile("notebook", "--notes", 1, 0x6E6C3271, "CREATE TABLE notes (text TEXT)")
+>>> notes.tables
+frozenset({'notes'})
 """
 
 from __future__ import annotations
@@ -10,9 +14,16 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
+import sqlite3
 import stat
 import time
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
+
+from nl2sql.errors import DatabaseError, UsageError, one_line
 
 SIDECARS = ("-journal", "-wal", "-shm")
 _PIECE = 2**20
@@ -108,3 +119,132 @@ def _copy_range(reader: int, writer: int, place: tuple[int, int], deadline: floa
         os.pwrite(writer, piece, at)
         at += len(piece)
     return at
+
+
+# --------------------------------------------------------------------------------- files of our own
+# Several processes may write at once: each write is one transaction that waits for its turn. A
+# damaged file, one of a newer nl2sql, or one that is none of ours is an error that leaves it as it
+# is; so is one that holds more than our statements made (a trigger runs whenever we write).
+# ``write_ahead`` waits, too: SQLite itself refuses the change of a journal at once where another
+# connection reads at that moment.
+#
+# Not covered: files on network drives, where SQLite's locks do not hold.
+
+WAIT_S = 20.0  # for another process's transaction
+CHECK_S, CHECKED_PER_S = 1.0, 50 * 2**20  # what the look at a file may take, and a second more for so many bytes
+LONGEST = 16 * 2**20  # characters of one value
+_MADE = "SELECT type, name, sql FROM sqlite_master WHERE sql IS NOT NULL"
+
+
+def write_ahead(connection: sqlite3.Connection) -> None:
+    """Give the connection's file a write-ahead log. Raises sqlite3.Error where others use it for over ``WAIT_S``."""
+    ends = time.monotonic() + WAIT_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if not error.sqlite_errorname.startswith("SQLITE_BUSY") or time.monotonic() > ends:
+                raise
+        time.sleep(0.01)
+
+
+@dataclass(frozen=True)
+class OwnFile:
+    """A kind of file: what it is called, the option that names one, and the statements that make a new one.
+
+    application: SQLite's mark of the kind, 32 bits. hint: what to type for another file of the kind. upgrades: the
+    statements that make the next version of version 1, 2, ...
+    """
+
+    noun: str
+    option: str
+    version: int
+    application: int
+    statements: str
+    hint: str = ""
+    upgrades: Sequence[str] = ()
+
+    @property
+    def tables(self) -> frozenset[str]:
+        return frozenset(re.findall(r"CREATE TABLE (\w+)", self.statements))
+
+    def open(self, path: Path) -> sqlite3.Connection:
+        """A connection to the file, made where it is missing; for all threads, without implicit transactions.
+
+        Raises UsageError for a path that can be no file and a database that is none of ours, DatabaseError for a file
+        that is damaged, newer, or locked for too long."""
+        if path.is_dir() or not path.parent.is_dir():
+            raise UsageError(
+                f"{self.noun} {path} is not a file that can be made; give {self.option} FILE in an existing folder"
+            )
+        try:
+            if path.exists():
+                read_head(path, 0)  # a pipe or a device, there or beside it, would be waited for
+            connection = sqlite3.connect(path, timeout=WAIT_S, isolation_level=None, check_same_thread=False)
+        except (sqlite3.Error, OSError) as error:
+            raise DatabaseError(f"{self.noun} {path} cannot be opened: {getattr(error, 'strerror', error)}") from None
+        try:
+            connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST)
+            self._prepare(connection, path)
+        except sqlite3.Error as error:
+            connection.close()
+            raise self.error(path, error) from None
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _prepare(self, connection: sqlite3.Connection, path: Path) -> None:
+        connection.execute("BEGIN IMMEDIATE")  # one process prepares, the others wait and then find it done
+        ends = time.monotonic() + CHECK_S + stored_bytes(path) / CHECKED_PER_S
+        connection.set_progress_handler(lambda: int(time.monotonic() > ends), 10_000)
+        rows = connection.execute("SELECT lower(name) FROM sqlite_master WHERE type = 'table'").fetchall()
+        names = {row[0] for row in rows}
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        if version > self.version:
+            made = f"version {version}, made by a newer nl2sql; this one knows {self.version}"
+            raise DatabaseError(f"{self.noun} {path} has {made}")
+        if names and (version < 1 or not self.tables <= names):
+            raise UsageError(
+                f"{path} is a SQLite database but no {self.noun} of nl2sql (its tables: "
+                f"{', '.join(sorted(names)[:5])}); give {self.option} another file{self.hint}"
+            )
+        upgrades = self.upgrades[version - 1 :] if names else [self.statements]
+        for statement in ";".join(upgrades).split(";"):
+            connection.execute(statement)
+        if odd := _written(connection) ^ self._made():
+            kind, name, _ = min(odd)
+            what = f"{kind} {one_line(name, 60)} is not as nl2sql makes it"
+            raise UsageError(f"{self.noun} {path} is not used: its {what}; give {self.option} another file{self.hint}")
+        if upgrades:
+            connection.execute(f"PRAGMA user_version = {self.version}")
+            connection.execute(f"PRAGMA application_id = {self.application}")
+        if (problem := connection.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
+            raise sqlite3.DatabaseError(f"database disk image is malformed: {problem}")
+        connection.set_progress_handler(None, 0)
+        connection.execute("COMMIT")
+
+    def _made(self) -> set[tuple[str, str, str]]:
+        """What a new file holds."""
+        with closing(sqlite3.connect(":memory:")) as connection:
+            connection.executescript(self.statements)
+            return _written(connection)
+
+    def error(self, path: Path, error: sqlite3.Error) -> DatabaseError:
+        """SQLite's error about such a file, as one line with what to do next."""
+        text, subject = one_line(error), f"{self.noun} {path}"
+        if "interrupted" in text:
+            return DatabaseError(f"{subject} takes too long to look through; give {self.option} another file")
+        if "locked" in text or "busy" in text:
+            return DatabaseError(f"{subject} is being written by another process for over {WAIT_S:g} s; try again")
+        if "not a database" in text or "malformed" in text:
+            return DatabaseError(f"{subject} is damaged ({text}); nothing was changed: restore it, or move it away")
+        if "readonly" in text:
+            return DatabaseError(f"{subject} cannot be written: it, or its folder, is read-only")
+        return DatabaseError(f"{subject}: {text}")
+
+
+def _written(connection: sqlite3.Connection) -> set[tuple[str, str, str]]:
+    """(type, name, statement) of all that a database holds, however the statement is laid out."""
+    return {(kind, name, "".join(sql.split())) for kind, name, sql in connection.execute(_MADE)}

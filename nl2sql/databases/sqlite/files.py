@@ -1,6 +1,6 @@
 """SQLite files as they lie on disk: opening them so that nothing is left behind, and fingerprints of their content.
 
-The SQL executed here is the package's own; what models and users write goes through ``pool``.
+The SQL executed here is the package's own; what models and users write goes through ``database``.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ Method (change ``METHOD`` with it), per table, parents before children, all draw
 - numbers, dates and times that are all different in the original get no value that is there already, so that an order
   by them, or their largest, stays (nearly always) unambiguous;
 - 20% of the foreign keys are pointed at another parent, 5% set to NULL where allowed; what dangles at the
-  end, within a table or round a cycle, becomes NULL where allowed, else the key of another row (``references``);
+  end, within a table or round a cycle, becomes NULL where allowed, else the key of another row (``shape``);
 - 10% of the rows are added again, under fresh keys where the table has any, half of them with such numbers changed; the
   order of rows is shuffled.
 A row that a constraint refuses is left out; where more than half are refused, the original rows are added.
@@ -28,18 +28,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from nl2sql.eval.replicas.moments import read_moments
-from nl2sql.eval.replicas.references import Keys, close_under_foreign_keys, present_keys
 from nl2sql.eval.replicas.shape import (
     HeldForeignKey,
+    Keys,
     TableShape,
+    close_under_foreign_keys,
     encoded,
     open_read_only,
+    present_keys,
     quoted,
     read_shapes,
     table_kinds,
 )
-from nl2sql.eval.replicas.values import beyond, fresh, is_date, neighbour
+from nl2sql.eval.replicas.values import beyond, fresh, is_date, neighbour, read_moments
 
 log = logging.getLogger(__name__)
 

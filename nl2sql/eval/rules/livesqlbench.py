@@ -15,7 +15,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from nl2sql.databases.sqlite.limits import MAX_SQL_CHARS
+from nl2sql.databases.sqlite.process import MAX_SQL_CHARS
 from nl2sql.interfaces import RunResult
 
 IN_ORDER = "/* in this order */"

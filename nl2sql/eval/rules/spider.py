@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from nl2sql.databases.sqlite.limits import MAX_SQL_CHARS
+from nl2sql.databases.sqlite.process import MAX_SQL_CHARS
 from nl2sql.eval.rules.bag import columns_match
 from nl2sql.interfaces import RunResult
 

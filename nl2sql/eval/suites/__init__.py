@@ -15,18 +15,24 @@ import json
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
+from nl2sql.databases.sqlite.framed_child import FramedChild
 from nl2sql.errors import DatabaseError, UsageError
-from nl2sql.machine import cache_dir
-
-METHOD = "suite-8"  # part of every cache key: change it whenever the same input is to give another suite
+from nl2sql.interfaces import Question
+from nl2sql.machine import cache_dir, from_json, write_whole
 
 __all__ = ["METHOD", "Suite", "SuiteOrder", "build_suites", "suite_databases", "suite_fingerprint"]
+
+
+METHOD = "suite-8"  # part of every cache key: change it whenever the same input is to give another suite
 
 
 @dataclass(frozen=True)
@@ -83,7 +89,6 @@ def build_suites(orders: Sequence[SuiteOrder], *, workers: int = 2) -> Iterator[
 
     Raises DatabaseError where an original cannot be read.
     """
-    from nl2sql.eval.suites.workshop import SuiteTask, run_tasks
 
     missing: dict[Path, list[int]] = {}
     for index, order in enumerate(orders):
@@ -172,3 +177,163 @@ def _write(folder: Path, reply: dict[str, Any]) -> Suite:
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return Suite(tuple(folder / name for name in files), tuple(reply["golds"]), reply.get("seconds", 0.0), True)
+
+
+# --------------------------------------------------------------- the processes that build and check
+
+TASK_S = 120.0  # a task that takes longer is given up and its process killed
+
+
+class SuiteTask:
+    """One request. ``source``: what names the database; ``read``: reads it when a process has not seen it yet."""
+
+    def __init__(self, source: str, read: Callable[[], dict[str, Any]], request: dict[str, Any]) -> None:
+        self.source, self.read, self.request = source, read, request
+
+
+def run_tasks(tasks: Sequence[SuiteTask], workers: int = 2) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(index, reply) of every task as they finish; ``{"error": ...}`` for one that failed."""
+    groups: dict[str, list[int]] = {}
+    for index, task in enumerate(tasks):
+        groups.setdefault(task.source, []).append(index)
+    # database by database; a large group is cut, so that no process is left with it at the end
+    queue = [group[at : at + 12] for group in groups.values() for at in range(0, len(group), 12)]
+    local = threading.local()
+    made: list[FramedChild] = []
+
+    done: SimpleQueue[tuple[int, dict[str, Any] | BaseException]] = SimpleQueue()
+    stopped = threading.Event()
+
+    def run_group(group: list[int]) -> None:
+        for index in group:
+            if stopped.is_set():
+                return
+            try:
+                done.put((index, run_task(tasks[index])))
+            except BaseException as error:
+                done.put((index, error))
+                raise
+
+    def run_task(task: SuiteTask) -> dict[str, Any]:
+        worker: FramedChild | None = getattr(local, "worker", None)
+        if worker is None:
+            worker = local.worker = FramedChild("nl2sql.eval.suites.child", last_words=True)
+            local.source = ""  # the database that it has read
+            made.append(worker)
+            if stopped.is_set():  # whoever stops closes what is in ``made`` already
+                worker.close()
+        try:
+            data = None if local.source == task.source else task.read()
+            reply = worker.ask({"source": task.source, "data": data, **task.request}, TASK_S)
+            local.source = task.source
+            return reply
+        except (TimeoutError, ConnectionError) as error:
+            local.worker = None
+            worker.close()
+            died = f"the building process died: {error}".removesuffix(": ")
+            return {"error": f"given up after {TASK_S:g} s" if isinstance(error, TimeoutError) else died}
+        except DatabaseError as error:  # of ``task.read``
+            return {"error": str(error)}
+
+    pool = ThreadPoolExecutor(max(1, min(workers, len(queue) or 1)))
+    try:
+        for group in queue:
+            pool.submit(run_group, group)
+        for _ in tasks:  # one by one, so that whoever is stopped has kept what was ready
+            index, reply = done.get()
+            if isinstance(reply, BaseException):
+                raise reply
+            yield index, reply
+    finally:
+        stopped.set()
+        pool.shutdown(wait=False, cancel_futures=True)
+        for worker in made:
+            worker.close()
+
+
+# ---------------------------------------------------------------- the databases of single questions
+
+INDEX = "index.json"
+
+
+@dataclass
+class QuestionSuites:
+    """Databases by question id; None where a suite could not be built. ``warnings``: what a reader has to know."""
+
+    files: dict[str, list[Path] | None] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+
+
+def suites_of(
+    questions: Sequence[Question],
+    path_of: Callable[[str], Path | None],
+    n: int,
+    *,
+    seed: int = 0,
+    workers: int = 2,
+    progress: bool = False,
+) -> QuestionSuites:
+    """The suite of every question, built where the cache has none; a suite is for all accepted golds of its question.
+
+    ``path_of`` gives the file of a database id, None where there is none (the question is then left out).
+    """
+    from tqdm.auto import tqdm
+
+    suites = QuestionSuites()
+    asked = [(question, path) for question in questions if (path := path_of(question.db_id)) is not None]
+    orders: list[SuiteOrder] = []
+    kept: list[str] = []
+    for question, path in asked:
+        order = SuiteOrder(path, tuple(question.gold), n, seed)
+        try:
+            order.folder()
+        except DatabaseError as error:
+            suites.files[question.id] = None
+            suites.warnings.append(f"no suite for question {question.id!r}, TS counts as failed there: {error}")
+            continue
+        orders.append(order)
+        kept.append(question.id)
+    without = 0
+    building = build_suites(orders, workers=workers)
+    for index, suite in tqdm(building, total=len(orders), desc="building suites", disable=not progress):
+        id_ = kept[index]
+        suites.files[id_] = None if suite.error else list(suite.databases)
+        if suite.error:
+            suites.warnings.append(f"no suite for question {id_!r}, TS counts as failed there: {suite.error}")
+        elif not suite.databases:
+            without += 1
+    if without:
+        suites.warnings.append(
+            f"{without} of {len(orders)} questions have no suite (their golds do not parse or run, or rest on the "
+            "order of rows): TS rests on the original alone there"
+        )
+    return suites
+
+
+def write_index(folder: Path, files: dict[str, list[Path]]) -> None:
+    """Say which databases under ``folder`` belong to which question."""
+    names = {id_: [file.relative_to(folder).as_posix() for file in databases] for id_, databases in files.items()}
+    write_whole(folder / INDEX, json.dumps(names, indent=1, ensure_ascii=False))
+
+
+def read_index(folder: Path) -> dict[str, list[Path] | None] | None:
+    """Databases by question id, where ``folder`` has an index; None where it has none.
+
+    Raises UsageError for an index that is damaged, or that names what is not in the folder.
+    """
+    file = folder / INDEX
+    if not file.is_file():
+        return None
+    try:
+        names: Any = from_json(file.read_text(encoding="utf-8"))
+        index: dict[str, list[Path] | None] = {
+            str(id_): [folder / name for name in databases] for id_, databases in names.items()
+        }
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise UsageError(f"{file} is no index of databases: {str(error).splitlines()[0]}") from None
+    inside = folder.resolve()
+    for databases in index.values():
+        for database in databases or ():
+            if inside not in database.resolve().parents or not database.is_file():
+                raise UsageError(f"{file} names {database}, which is not there; build the folder again")
+    return index

@@ -11,8 +11,7 @@ from typing import Any, Literal, TypeAlias
 
 from nl2sql.databases.sqlite.files import sqlite_file
 from nl2sql.errors import DatabaseError, UsageError
-from nl2sql.eval.suites import SuiteOrder, build_suites, source_data
-from nl2sql.eval.suites.workshop import SuiteTask, run_tasks
+from nl2sql.eval.suites import SuiteOrder, SuiteTask, build_suites, run_tasks, source_data
 from nl2sql.interfaces import Benchmark, Question
 
 Method: TypeAlias = Literal["suite", "perturb"]

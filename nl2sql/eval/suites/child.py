@@ -1,6 +1,6 @@
 """The process that builds and checks suites: generation, mutation and, in the sandbox, execution.
 
-Started by ``workshop.py`` as a ``framed_child``. The process cannot grow any file (RLIMIT_FSIZE is 0): databases go
+Started by ``run_tasks`` as a ``framed_child``. The process cannot grow any file (RLIMIT_FSIZE is 0): databases go
 back as bytes.
 
 Requests: ``{"source": key, "data": SourceDatabase or null}`` (data once per source), and with it ``"task"``: "build"

@@ -18,10 +18,9 @@ from dataclasses import dataclass, field
 from sqlglot import expressions as exp
 
 from nl2sql.errors import UsageError
-from nl2sql.eval.suites.arena import ORDERS, Arena, GoldJudge, one_statement, read_rows, shuffled
+from nl2sql.eval.suites.arena import ORDERS, Arena, GoldJudge, empty_image, one_statement, read_rows, shuffled, store
 from nl2sql.eval.suites.generate import Generator
 from nl2sql.eval.suites.hints import Hints, hold_values, read_hints
-from nl2sql.eval.suites.images import empty_image, store
 from nl2sql.eval.suites.neighbours import Neighbour, neighbours_of, parse_gold
 from nl2sql.eval.suites.source import SourceDatabase
 from nl2sql.interfaces import RunResult

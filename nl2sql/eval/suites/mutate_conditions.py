@@ -11,12 +11,14 @@ from typing import Any
 
 from sqlglot import expressions as exp
 
-from nl2sql.eval.suites import idle
+from nl2sql.eval.suites import mutator
 from nl2sql.eval.suites.mutator import (
     COMPARISONS,
     NULLS,
     PER_SITE,
     Mutator,
+    Ref,
+    Scope,
     constant_value,
     in_on,
     number,
@@ -24,7 +26,6 @@ from nl2sql.eval.suites.mutator import (
     same_value,
     setting,
 )
-from nl2sql.eval.suites.scopes import Ref, Scope
 
 WANTED = 56  # neighbours per gold; conditions are added until there are so many
 SWAPS: dict[type[exp.Expr], tuple[type[exp.Expr], ...]] = {
@@ -146,12 +147,12 @@ def nulls(m: Mutator) -> None:
         _null_counts(m, scope)
         for node in scope.own((exp.Sum, exp.Avg, exp.Min, exp.Max)):  # type: ignore[arg-type]
             ref = scope.ref(node.this)
-            if ref and not idle.never_null(scope, ref):
+            if ref and not mutator.never_null(scope, ref):
                 zero = exp.Literal.number(0) if scope.table(ref).numeric[ref[1]] else exp.Literal.string("")
                 filled = exp.Coalesce(this=node.this.copy(), expressions=[zero])
                 m.swap("null", node.this, filled, m.touch(scope, ref, NULLS))
         for ref in sorted({own for column in scope.own(exp.Column) if (own := scope.ref(column))}):
-            if not idle.never_null(scope, ref) and not idle.nulls_ignored(scope, ref):
+            if not mutator.never_null(scope, ref) and not mutator.nulls_ignored(scope, ref):
                 test = exp.Is(this=scope.column(ref), expression=exp.Null())
                 m.with_condition("null", scope, exp.Not(this=test), m.touch(scope, ref, NULLS))
     for node in m.nodes(exp.EQ, exp.NEQ, exp.GT, exp.LT, exp.GTE, exp.LTE, exp.Like):
@@ -159,7 +160,7 @@ def nulls(m: Mutator) -> None:
         ref = owner.ref(node.this) if owner else None
         if not owner or not ref or in_on(node) or not isinstance(node.expression, exp.Literal):
             continue
-        if idle.null_before_conditions(owner, ref) and not idle.nulls_ignored(owner, ref):
+        if mutator.null_before_conditions(owner, ref) and not mutator.nulls_ignored(owner, ref):
             test = exp.Is(this=node.this.copy(), expression=exp.Null())
             new = exp.Paren(this=exp.Or(this=node.copy(), expression=test))
             m.swap("null", node, new, m.touch(owner, ref, NULLS))
@@ -170,18 +171,18 @@ def _null_counts(m: Mutator, scope: Scope) -> None:
     for node in scope.own(exp.Count):
         if isinstance(node.this, exp.Star):
             for ref in m.some_refs(scope, 4):
-                if not idle.never_null(scope, ref):
+                if not mutator.never_null(scope, ref):
                     m.swap("null", node.this, scope.column(ref), m.touch(scope, ref, NULLS))
         elif not isinstance(node.this, exp.Distinct):
             ref_ = scope.ref(node.this)
-            if ref_ is None or not idle.never_null(scope, ref_):
+            if ref_ is None or not mutator.never_null(scope, ref_):
                 m.swap("null", node.this, exp.Star(), m.touch(scope, ref_, NULLS))
 
 
 def top_up(m: Mutator) -> None:
     """Superfluous conditions on own values of the columns, until there are enough neighbours."""
     scopes = [scope for scope in m.scopes.values() if any(True for _ in scope.refs())]
-    inside = {id(scope.select): _restricted(scope) | idle.fixed(scope) for scope in scopes}
+    inside = {id(scope.select): _restricted(scope) | mutator.fixed(scope) for scope in scopes}
     apart = Counter[tuple[str, int]]()  # "is not" this or that value: few per column, as of every other mutation
     for attempt in range(500):  # small tables may not have as many values as are wanted
         if len(m.neighbours) > WANTED or not scopes:

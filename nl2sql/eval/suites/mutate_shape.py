@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from sqlglot import expressions as exp
 
-from nl2sql.eval.suites import idle
-from nl2sql.eval.suites.idle import AGGREGATES
+from nl2sql.eval.suites import mutator
 from nl2sql.eval.suites.mutator import (
+    AGGREGATES,
     PER_SITE,
     REPEATS,
     SET_OPERATIONS,
     TIES,
     Mutator,
+    Ref,
+    Scope,
+    and_parts,
     condition_of,
     in_on,
     setting,
     within,
 )
-from nl2sql.eval.suites.scopes import Ref, Scope, and_parts
 
 
 def columns(m: Mutator) -> None:
@@ -42,7 +44,7 @@ def columns(m: Mutator) -> None:
                 on
                 or owner is not scope
                 or isinstance(condition_of(node), exp.EQ)
-                or not idle.equated(scope, ref, other)
+                or not mutator.equated(scope, ref, other)
             ):
                 m.swap(kind, node, _qualified(owner, other, node))
 
@@ -58,7 +60,7 @@ def distincts(m: Mutator) -> None:
     for scope in m.scopes.values():
         select = scope.select
         first = next((table for table in scope.sources.values() if table is not None), None)
-        if not idle.distinct_is_idle(scope):
+        if not mutator.distinct_is_idle(scope):
             with setting(select, "distinct", None if select.args.get("distinct") else exp.Distinct()):
                 m.emit("distinct", (first.name, 0, REPEATS) if first else None)
         for node in scope.own(exp.Count):
@@ -74,14 +76,14 @@ def _distinct_counts(m: Mutator, scope: Scope, counted: exp.Expr) -> None:
     if isinstance(counted, exp.Star):
         for ref in m.some_refs(scope, 2):
             column = scope.column(ref)
-            if not (idle.counted_once(scope, column) and idle.never_null(scope, ref)):
+            if not (mutator.counted_once(scope, column) and mutator.never_null(scope, ref)):
                 m.swap("distinct", counted, exp.Distinct(expressions=[column]), m.touch(scope, ref, TIES))
         return
     taken = isinstance(counted, exp.Distinct)
     if taken and len(counted.expressions) != 1:
         return
     inner = counted.expressions[0] if taken else counted
-    if not idle.counted_once(scope, inner):
+    if not mutator.counted_once(scope, inner):
         new = inner.copy() if taken else exp.Distinct(expressions=[inner.copy()])
         m.swap("distinct", counted, new, m.touch(scope, scope.ref(inner), TIES))
 
@@ -97,7 +99,7 @@ def joins(m: Mutator) -> None:
             for new in ("", "LEFT", "RIGHT"):
                 if new == (side or "").upper() or (new == "RIGHT" and (number or len(joins) > 1)):
                     continue
-                if not (side and new) and idle.outer_join_is_idle(scope, join, new or side.upper()):
+                if not (side and new) and mutator.outer_join_is_idle(scope, join, new or side.upper()):
                     continue
                 join.set("side", new or None)
                 join.set("kind", None)
@@ -170,7 +172,7 @@ def _is_idle(m: Mutator, query: exp.Expr | None, clause: str) -> bool:
         return False
     limit = query.args.get("limit") if clause == "limit" else None
     passes = limit is None or (isinstance(limit.expression, exp.Literal) and limit.expression.this != "0")
-    return passes and idle.one_row(m.scopes[id(query)])
+    return passes and mutator.one_row(m.scopes[id(query)])
 
 
 def aggregates(m: Mutator) -> None:
@@ -219,12 +221,12 @@ def groups(m: Mutator) -> None:
             for key in keys:
                 rest = [k for k in keys if k is not key]
                 ref = scope.ref(key)
-                if ref is None or not idle.key_is_idle(scope, rest, ref):
+                if ref is None or not mutator.key_is_idle(scope, rest, ref):
                     with setting(group, "expressions", rest):
                         m.emit("grouping")
         known = {scope.ref(key) for key in keys}
         for ref in m.some_refs(scope, PER_SITE):
-            if ref in known or idle.key_is_idle(scope, keys, ref):
+            if ref in known or mutator.key_is_idle(scope, keys, ref):
                 continue
             with setting(group, "expressions", [*(k.copy() for k in keys), scope.column(ref)]):
                 m.emit("grouping")

@@ -1,7 +1,7 @@
 """Neighbours of a gold query: the same query with one thing wrong, each tagged with its kind.
 
 ``neighbours_of(sql, source, seed=0)`` mutates the syntax tree (``mutate_conditions.py``, ``mutate_shape.py``). What
-cannot show in the answer is not made where that is easy to see (``idle.py``); some neighbours are equivalent all the
+cannot show in the answer is not made where that is easy to see (``mutator``); some neighbours are equivalent all the
 same. Whether one compiles is found out where it is executed (``arena.py``).
 
 ``SELECT name FROM shop WHERE sales > 10`` gives, among others, ``("comparison", "... WHERE sales >= 10")``.
@@ -18,8 +18,7 @@ from sqlglot.errors import SqlglotError
 from nl2sql.errors import UsageError
 from nl2sql.eval.suites import mutate_conditions as conditions
 from nl2sql.eval.suites import mutate_shape as shape
-from nl2sql.eval.suites.mutator import NULLS, REPEATS, TIES, Mutator, Neighbour
-from nl2sql.eval.suites.scopes import scopes_of
+from nl2sql.eval.suites.mutator import NULLS, REPEATS, TIES, Mutator, Neighbour, scopes_of
 from nl2sql.eval.suites.source import SourceDatabase
 from nl2sql.sql.parse import parse_bounded
 

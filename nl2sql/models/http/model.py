@@ -21,15 +21,12 @@ from nl2sql.errors import ModelError, UsageError, one_line
 from nl2sql.interfaces import Completion, Grammar, Message, Sampling, ToolDefinition, Usage
 from nl2sql.models.calls import check_call
 from nl2sql.models.chat import Chat
-from nl2sql.models.http.about import count_remotely, served_models
-from nl2sql.models.http.grammar import GrammarCheck, fields_for, refusal
-from nl2sql.models.http.options import ServerOptions, load_tokenizer, window_of
+from nl2sql.models.http.grammar import GrammarCheck, Trials, fields_for, refusal
 from nl2sql.models.http.probe import Abilities, probe
 from nl2sql.models.http.prompts import CONTINUE, CountedPrompts, for_chat, quoting, rendered, without_echo
-from nl2sql.models.http.providers import OWN, Place, place_of
-from nl2sql.models.http.server import Server
+from nl2sql.models.http.providers import OWN, Place, ServerOptions, load_tokenizer, place_of, window_of
+from nl2sql.models.http.server import Server, count_remotely, served_models
 from nl2sql.models.http.transport import Reply, RequestRefused, Transport
-from nl2sql.models.http.trials import Trials
 from nl2sql.models.http.wire import Answer, Counts, Stream, read_answers, read_counts
 
 logger = logging.getLogger(__name__)

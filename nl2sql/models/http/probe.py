@@ -20,13 +20,20 @@ from typing import Any, Literal, NamedTuple
 from nl2sql.errors import ModelError
 from nl2sql.interfaces import Message
 from nl2sql.models.chat import Chat
-from nl2sql.models.http.about import about_server, count_remotely, loaded_model, served_models, whole_number
 from nl2sql.models.http.prompts import CONTINUE, rendered
 from nl2sql.models.http.providers import PROVIDERS
-from nl2sql.models.http.server import LIMIT, NEWER_LIMIT, Server
-from nl2sql.models.http.thinking import CLOSING, DEFAULT_BUDGET, begun
+from nl2sql.models.http.server import (
+    LIMIT,
+    NEWER_LIMIT,
+    Server,
+    about_server,
+    count_remotely,
+    loaded_model,
+    served_models,
+    whole_number,
+)
 from nl2sql.models.http.transport import RequestRefused, Unanswered
-from nl2sql.models.http.wire import read_answers, read_counts
+from nl2sql.models.http.wire import CLOSING, DEFAULT_BUDGET, begun, read_answers, read_counts
 
 logger = logging.getLogger(__name__)
 

@@ -28,17 +28,13 @@ from nl2sql.machine import from_json
 from nl2sql.models.spec import resolve_spec
 from nl2sql.runs.ablation.grid import BASE, TABLE
 from nl2sql.runs.carry_out import carry_out
-from nl2sql.runs.controls import control_stores
-from nl2sql.runs.dialogue_scores import cell_notes
 from nl2sql.runs.folder import left_as_found, locked, read_manifest, write_json
-from nl2sql.runs.job import Cell, Executor
-from nl2sql.runs.local import LOCAL
-from nl2sql.runs.opened import Opened, model_options
-from nl2sql.runs.plan import Plan, read_plan, weights_of
+from nl2sql.runs.job import LOCAL, Cell, Executor, Opened, model_options
+from nl2sql.runs.metrics import cell_notes, vizql_notes
+from nl2sql.runs.plan import Plan, control_stores, read_plan, weights_of
 from nl2sql.runs.rescore import owed_of
 from nl2sql.runs.run import Run, shared_ex
 from nl2sql.runs.summary import seconds_text
-from nl2sql.runs.vizql_scores import vizql_notes
 
 FORMAT = 1
 

@@ -1,4 +1,4 @@
-"""What decides the cases of a benchmark of repairs, and the folder that keeps them.
+"""What decides the cases of a benchmark of repairs, the folder that keeps them, and those written by hand.
 
 ``cases.jsonl`` is written once; ``bench.json`` says what it was made from; ``corpus.db`` holds what was learned for
 it; ``clickhouse/`` and ``bank.sqlite`` its databases. Results of further arms and models are added to the same folder.
@@ -7,28 +7,81 @@ it; ``clickhouse/`` and ``bank.sqlite`` its databases. Results of further arms a
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from nl2sql.benchmarks import load_benchmark, scorable
-from nl2sql.errors import UsageError
+from nl2sql.benchmarks.core import FolderBenchmark
+from nl2sql.errors import BenchmarkError, UsageError
 from nl2sql.interfaces import Benchmark, Database, Question
 from nl2sql.repair.corpus import Corpus
 from nl2sql.runs.folder import exclusive, iter_jsonl, left_as_found, write_json
 from nl2sql.runs.named import Trust
 from nl2sql.runs.repair_bench.cases import (
+    MAX_ROWS,
+    TIMEOUT_S,
+    Asked,
     CaseSource,
     RepairCase,
     SqliteSource,
+    case_of,
     corrupted_cases,
     failed_in_runs,
     learn_from,
     learning_questions,
+    refusal_of,
 )
 from nl2sql.runs.repair_bench.slips import FROM_SQLITE, KINDS
-from nl2sql.runs.repair_bench.written import DATABASE, bank, written_cases
+
+# ----------------------------------------------------------------------- the cases of ``bank.yaml``
+
+FILE = Path(__file__).with_name("bank.yaml")
+DATABASE = "bank"
+
+
+def bank(folder: Path) -> FolderBenchmark:
+    """The questions over a SQLite file in ``folder``, which is made where it is not there. Golds are ClickHouse's."""
+    data = _read()
+    path = folder / f"{DATABASE}.sqlite"
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        with closing(sqlite3.connect(path)) as connection:
+            connection.executescript(data["schema"])
+    questions = tuple(
+        Question(entry["question"], DATABASE, f"{DATABASE}-{number}", gold=(entry["gold"].strip(),))
+        for number, entry in enumerate(data["questions"])
+    )
+    return FolderBenchmark(DATABASE, questions, {}, {DATABASE: path}, source=str(FILE))
+
+
+def written_cases(questions: FolderBenchmark, source: CaseSource) -> list[RepairCase]:
+    """Those of the mistakes that fail on this version of the engine. Raises BenchmarkError for a gold that does."""
+    wrong = {f"{DATABASE}-{number}": entry["wrong"] for number, entry in enumerate(_read()["questions"])}
+    cases = []
+    for question in questions.questions:
+        opened = source.database(question.db_id)
+        result = opened.run(question.gold[0], timeout_s=TIMEOUT_S, max_rows=MAX_ROWS)
+        if not result.success:
+            raise BenchmarkError(f"{FILE.name}, {question.id}: its gold fails: {result.error}")
+        item = Asked(question, opened, question.gold, lambda sql: sql)
+        for number, sql in enumerate(wrong[question.id]):
+            if error := refusal_of(sql, opened):
+                cases.append(case_of(DATABASE, "written", "written", f"written-{number}", sql, error, item))
+    return cases
+
+
+def _read() -> dict[str, Any]:
+    loaded: dict[str, Any] = yaml.safe_load(FILE.read_text(encoding="utf-8"))
+    return loaded
+
+
+# -------------------------------------------------------------------------- the plan and its folder
 
 FORMAT = 1
 CASES, ABOUT, LEARNED = "cases.jsonl", "bench.json", "corpus.db"

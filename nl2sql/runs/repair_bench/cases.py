@@ -17,10 +17,9 @@ from tqdm.auto import tqdm
 from nl2sql.errors import UsageError
 from nl2sql.eval.rules import get_rule
 from nl2sql.interfaces import Benchmark, Database, Question, RunResult, content_key
-from nl2sql.repair.analyzer import ErrorAnalyzer
+from nl2sql.repair.analyzer import ErrorAnalyzer, engine_version
 from nl2sql.repair.corpus import LEARNING_SPLITS, Repair, learn, source_of
 from nl2sql.repair.deterministic import fault
-from nl2sql.repair.dry_run import engine_version
 from nl2sql.runs.named import Trust
 from nl2sql.runs.repair_bench.slips import KINDS, Slip
 from nl2sql.sql.same import same_words

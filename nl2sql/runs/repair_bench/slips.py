@@ -1,8 +1,7 @@
-"""Slips that make a right statement wrong, as people and small models make them. Not every result fails on an engine:
-``cases`` keeps those that do.
+"""Slips that make a right statement wrong, as people and small models make them; errors are the engine's own.
 
 A slip takes (SQL in SQLite's dialect, schema, random) and returns the wrong statement, or None where it finds nothing
-to get wrong. Those of ``corruptions`` are part of the list.
+to get wrong.
 """
 
 from __future__ import annotations
@@ -12,10 +11,151 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
+from nl2sql.agents.checks import constraints
+from nl2sql.databases import validation
 from nl2sql.databases.schema import Schema
-from nl2sql.runs.repair_bench import corruptions
+from nl2sql.interfaces import Database
+from nl2sql.sql.parse import SLIPS, parse_bounded
 from nl2sql.sql.parse import SLIPS as PARSER_SLIPS
-from nl2sql.sql.parse import parse_bounded
+
+# ----------------------------------------------------------------- as a small model gets them wrong
+# Kinds: an invented column, a column of another table, a mistyped table, a missing join, a lost
+# GROUP BY or ORDER BY, an invented function, broken syntax. What happens to pass every gate is not
+# used.
+
+
+def corrupted(
+    sql: str, question: str, schema: Schema, database: Database, rng: random.Random
+) -> tuple[str, str] | None:
+    """(a wrong query, the error that the loop would repair it with); None where nothing was found in a few tries."""
+    kinds = list(SMALL_MODEL_KINDS)
+    rng.shuffle(kinds)
+    for kind in kinds:
+        bad = kind(sql, schema, rng)
+        if bad is None or bad == sql:
+            continue
+        error = error_of(bad, question, schema, database)
+        if error is not None:
+            return bad + ";", error
+    return None
+
+
+def error_of(sql: str, question: str, schema: Schema, database: Database) -> str | None:
+    """What the loop's gates say first about ``sql``; None when they let it pass."""
+    verdict = validation.validate_sql(sql, schema, database)
+    if not verdict["valid"]:
+        return str(verdict["reason"])
+    checked = constraints.validate_constraints(sql, constraints.extract_constraints(question), schema)
+    return None if checked["valid"] else str(checked["reason"])
+
+
+def _parsed(sql: str) -> Any:
+    from sqlglot.errors import SqlglotError
+
+    try:
+        return parse_bounded(sql)
+    except (SqlglotError, *SLIPS):
+        return None
+
+
+def _parsed_columns(sql: str) -> tuple[Any, list[Any]]:
+    from sqlglot import expressions as exp
+
+    tree = _parsed(sql)
+    return tree, [] if tree is None else list(tree.find_all(exp.Column))
+
+
+def invented_column(sql: str, schema: Schema, rng: random.Random) -> str | None:
+    from sqlglot import expressions as exp
+
+    tree, columns = _parsed_columns(sql)
+    if not columns:
+        return None
+    column = rng.choice(columns)
+    name = column.name
+    parts = [part for part in re.split(r"_|(?<=[a-z])(?=[A-Z])", name) if part]
+    table = column.table or rng.choice(schema.tables).name
+    invented = [f"{table}_{name}", f"{name}_name", f"{name}_id", f"{name}s", *(parts if len(parts) > 1 else ())]
+    if len(parts) > 1:
+        invented += ["".join(parts), "_".join(parts[:-1]), "_".join(parts[1:])]
+    column.set("this", exp.to_identifier(rng.choice(invented)))
+    return str(tree.sql(dialect="sqlite"))
+
+
+def other_table_s_column(sql: str, schema: Schema, rng: random.Random) -> str | None:
+    from sqlglot import expressions as exp
+
+    tree, columns = _parsed_columns(sql)
+    others = [c.name for table in schema.tables for c in table.columns]
+    if not columns or not others:
+        return None
+    rng.choice(columns).set("this", exp.to_identifier(rng.choice(others), quoted=False))
+    return str(tree.sql(dialect="sqlite"))
+
+
+def mistyped_table(sql: str, schema: Schema, rng: random.Random) -> str | None:
+    from sqlglot import expressions as exp
+
+    tree = _parsed(sql)
+    tables = [] if tree is None else list(tree.find_all(exp.Table))
+    if not tables:
+        return None
+    name = rng.choice(tables).name
+    wrong = rng.choice([name + "s", name.rstrip("s"), name.replace("_", ""), name.split("_")[0], name + "_info"])
+    return re.sub(rf"\b{re.escape(name)}\b", wrong, str(tree.sql(dialect="sqlite")))
+
+
+def missing_join(sql: str, schema: Schema, rng: random.Random) -> str | None:
+    from sqlglot import expressions as exp
+
+    tree = _parsed(sql)
+    joined = [] if tree is None else [s for s in tree.find_all(exp.Select) if s.args.get("joins")]
+    if not joined:
+        return None
+    select = rng.choice(joined)
+    joins = list(select.args["joins"])
+    joins.pop(rng.randrange(len(joins)))
+    select.set("joins", joins)
+    return str(tree.sql(dialect="sqlite"))
+
+
+def lost_clause(sql: str, schema: Schema, rng: random.Random) -> str | None:
+    tree = _parsed(sql)
+    if tree is None:
+        return None
+    present = [clause for clause in ("group", "order", "limit", "having", "distinct") if tree.args.get(clause)]
+    if not present:
+        return None
+    tree.set(rng.choice(present), None)
+    return str(tree.sql(dialect="sqlite"))
+
+
+def broken_syntax(sql: str, schema: Schema, rng: random.Random) -> str | None:
+    cuts: list[Callable[[], str]] = [
+        lambda: re.sub(r"\bON\b.*", "", sql, count=1),
+        lambda: sql.replace("(", "", 1),
+        lambda: sql.replace(" FROM ", " FROM FROM ", 1),
+        lambda: re.sub(r"\bGROUP BY\b", "GROUPED BY", sql),
+        lambda: re.sub(r"\bCOUNT\(\*\)", "NUMBER(*)", sql),
+        lambda: re.sub(r"\bAVG\(", "AVERAGE(", sql),
+        lambda: re.sub(r"\bWHERE (.*)", r"WHERE WHERE \1", sql),
+        lambda: sql + " AND",
+    ]
+    return rng.choice(cuts)()
+
+
+SMALL_MODEL_KINDS = (
+    invented_column,
+    invented_column,
+    other_table_s_column,
+    mistyped_table,
+    missing_join,
+    lost_clause,
+    broken_syntax,
+)
+
+
+# ------------------------------------------------------------------------------------- as people do
 
 Slip: TypeAlias = Callable[[str, Schema, random.Random], str | None]
 
@@ -220,20 +360,20 @@ def _plain(sql: str) -> str:
 
 
 KINDS: dict[str, Slip] = {
-    "invented_column": corruptions.invented_column,
+    "invented_column": invented_column,
     "mistyped_column": mistyped_column,
-    "other_table_s_column": corruptions.other_table_s_column,
+    "other_table_s_column": other_table_s_column,
     "wrong_table_before_a_column": wrong_table_before_a_column,
     "table_for_its_alias": table_for_its_alias,
     "without_its_table": without_its_table,
-    "mistyped_table": corruptions.mistyped_table,
-    "missing_join": corruptions.missing_join,
+    "mistyped_table": mistyped_table,
+    "missing_join": missing_join,
     "aggregate_in_where": aggregate_in_where,
-    "lost_clause": corruptions.lost_clause,
+    "lost_clause": lost_clause,
     "clauses_in_the_wrong_order": clauses_in_the_wrong_order,
     "unclosed_parenthesis": unclosed_parenthesis,
     "comma_before_a_clause": comma_before_a_clause,
-    "broken_syntax": corruptions.broken_syntax,
+    "broken_syntax": broken_syntax,
     "another_dialect": another_dialect,
     "another_s_function": another_s_function,
 }

@@ -22,13 +22,12 @@ from nl2sql.errors import Nl2SqlError
 from nl2sql.interfaces import Benchmark, Question, RunResult
 from nl2sql.runs.folder import QuestionKey, iter_jsonl
 from nl2sql.runs.named import Trust, benchmark_of
-from nl2sql.runs.notes import notes_of
 from nl2sql.runs.plan import read_plan
 from nl2sql.runs.report.collect import Collected, right_of
 from nl2sql.runs.rescore import questions_of, stores_of
-from nl2sql.runs.run import Run
+from nl2sql.runs.run import Run, notes_of
 from nl2sql.sql.features import features
-from nl2sql.sql.layout import in_lines
+from nl2sql.sql.writing import in_lines
 
 CHUNK = 24  # episodes: opening one takes milliseconds, and its neighbours share the schema's words
 SHORT = 300  # characters of a value, a reason, a question in the list

@@ -19,8 +19,8 @@ from nl2sql.config import Config
 from nl2sql.errors import UsageError
 from nl2sql.eval.causes import CAUSES
 from nl2sql.machine import write_whole
-from nl2sql.runs.dialogue_scores import dialogue_rows
 from nl2sql.runs.folder import as_a_run_leaves
+from nl2sql.runs.metrics import dialogue_rows
 from nl2sql.runs.named import Trust
 from nl2sql.runs.plan import Plan
 from nl2sql.runs.report.collect import Collected, collect

@@ -26,8 +26,7 @@ from typing import TYPE_CHECKING, Any
 from nl2sql.errors import UsageError
 from nl2sql.interfaces import Completion, Usage
 from nl2sql.models.chat import Chat
-from nl2sql.runs.rollouts.driven import DrivenEpisode, Request, cut_at
-from nl2sql.runs.rollouts.rewards import PARTS, Reward
+from nl2sql.runs.rollouts.driven import PARTS, DrivenEpisode, Request, Reward, cut_at
 
 if TYPE_CHECKING:
     from nl2sql.runs.rollouts.environment import Environment

@@ -28,9 +28,8 @@ from nl2sql.errors import ModelError
 from nl2sql.interfaces import Completion, Usage
 from nl2sql.models.http.prompts import for_chat, quoting, without_echo
 from nl2sql.models.http.wire import read_answers, read_counts
-from nl2sql.runs.rollouts.driven import DrivenEpisode, Request, cut_at
+from nl2sql.runs.rollouts.driven import PARTS, DrivenEpisode, Outcome, Request, Reward, cut_at, outcome_of
 from nl2sql.runs.rollouts.environment import Environment, load_environment
-from nl2sql.runs.rollouts.rewards import PARTS, Outcome, Reward, outcome_of
 
 KEPT = "nl2sql"  # in ``trace.info``: the outcome, and the reward with its parts
 

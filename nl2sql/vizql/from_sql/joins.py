@@ -19,7 +19,7 @@ from typing import NamedTuple
 from nl2sql.vizql.formula_tree import NotExecutable, references
 from nl2sql.vizql.from_sql.conditions import Json, not_null
 from nl2sql.vizql.from_sql.reading import NotStructured, SourceSelect
-from nl2sql.vizql.joins import leading, ways
+from nl2sql.vizql.scope import leading, ways
 from nl2sql.vizql.source import DataSource, FieldMetadata
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from people import make_database
 
-from nl2sql.agents.reflection.errors import classify
+from nl2sql.agents.reflection.judge import classify
 from nl2sql.databases.sqlite.database import SqliteDatabase
 from nl2sql.repair.registry import categories, dialects, packaged
 

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from nl2sql.agents.reflection.judge import judge_attempt
+from nl2sql.agents.reflection.judge import WEIGHTS, judge_attempt, quality_parts, quality_score
 from nl2sql.agents.reflection.nodes import should_refine
-from nl2sql.agents.reflection.quality import WEIGHTS, quality_parts, quality_score
 from nl2sql.databases.sqlite.database import SqliteDatabase
 
 VALID = {"is_valid": True, "has_results": True, "reason": "ok"}

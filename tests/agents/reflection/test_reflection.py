@@ -13,8 +13,7 @@ import pytest
 from langgraph.errors import GraphRecursionError
 
 from nl2sql.agents.record import Episode
-from nl2sql.agents.reflection import nodes, reflect, stream
-from nl2sql.agents.reflection.graph import compiled
+from nl2sql.agents.reflection import compiled, nodes, reflect, stream
 from nl2sql.config import build_config
 from nl2sql.databases.sqlite.database import SqliteDatabase
 from nl2sql.interfaces import Question, Resources

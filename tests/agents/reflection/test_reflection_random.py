@@ -12,7 +12,7 @@ from people import make_database
 
 from nl2sql.agents.opening import open_task
 from nl2sql.agents.reflection import nodes, reflect
-from nl2sql.agents.reflection.state import initial_state, workspace
+from nl2sql.agents.reflection.nodes import initial_state, workspace
 from nl2sql.agents.task import State, Task
 from nl2sql.config import build_config
 from nl2sql.databases.sqlite.database import SqliteDatabase

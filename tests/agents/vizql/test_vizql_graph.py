@@ -16,8 +16,7 @@ from nl2sql.agents.controllers import answer
 from nl2sql.agents.opening import open_task
 from nl2sql.agents.record import Episode
 from nl2sql.agents.vizql import _grammar, nodes, state
-from nl2sql.agents.vizql.drafts import read_reply, with_valid_parts
-from nl2sql.agents.vizql.state import VizqlState, initial_state
+from nl2sql.agents.vizql.state import VizqlState, initial_state, read_reply, with_valid_parts
 from nl2sql.config import VizqlConfig, build_config
 from nl2sql.databases.sqlite.database import SqliteDatabase
 from nl2sql.interfaces import Question, Resources

@@ -147,7 +147,7 @@ def test_questions_that_the_folder_does_not_know_are_told(shop, tmp_path):
 
 
 def test_one_database_that_cannot_be_used_spoils_no_other(shop, tmp_path, monkeypatch):
-    from nl2sql.eval.suites import questions as module
+    from nl2sql.eval import suites as module
 
     def unreadable(path):
         if path.name == "bad.sqlite":

@@ -12,13 +12,14 @@ from nl2sql.cli.replicas import app
 from nl2sql.databases.sqlite.framed_child import _encoded
 from nl2sql.databases.sqlite.process import DECODER
 from nl2sql.errors import DatabaseError, UsageError
-from nl2sql.eval.suites import SuiteOrder, build_suites, suite_databases, suite_fingerprint, workshop
+from nl2sql.eval import suites
+from nl2sql.eval.suites import SuiteOrder, build_suites, suite_databases, suite_fingerprint
+from nl2sql.eval.suites.arena import empty_image, store
 from nl2sql.eval.suites.check import check_strength
 from nl2sql.eval.suites.child import build_images
 from nl2sql.eval.suites.distil import ARBITRARY, Workplace, distil, gold_result, read_gold
 from nl2sql.eval.suites.generate import Generator
 from nl2sql.eval.suites.hints import read_hints
-from nl2sql.eval.suites.images import empty_image, store
 from nl2sql.eval.suites.neighbours import neighbours_of
 from nl2sql.eval.suites.source import SourceDatabase, read_source
 from nl2sql.interfaces import Question
@@ -225,7 +226,7 @@ def test_several_golds_share_the_databases(company):
     ],
 )
 def test_a_gold_that_cannot_be_used_has_no_suite_and_does_no_harm(gold, company, monkeypatch, tmp_path):
-    monkeypatch.setattr(workshop, "TASK_S", 3.0)
+    monkeypatch.setattr(suites, "TASK_S", 3.0)
     monkeypatch.chdir(tmp_path)
     before = company.read_bytes()
     ((_, suite),) = build_suites([SuiteOrder(company, (gold,))])
@@ -236,10 +237,10 @@ def test_a_gold_that_cannot_be_used_has_no_suite_and_does_no_harm(gold, company,
 
 
 def test_a_process_that_hangs_loses_only_its_task(company, monkeypatch):
-    monkeypatch.setattr(workshop, "TASK_S", 0.001)
+    monkeypatch.setattr(suites, "TASK_S", 0.001)
     with pytest.raises(DatabaseError, match="given up after"):
         suite_databases(company, [GOLD])
-    monkeypatch.setattr(workshop, "TASK_S", 60.0)
+    monkeypatch.setattr(suites, "TASK_S", 60.0)
     assert suite_databases(company, [GOLD])
 
 

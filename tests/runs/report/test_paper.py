@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from nl2sql.cli.report import report_command
 from nl2sql.eval.tables import FORMATS, table_csv, table_latex
-from nl2sql.runs.report.paper import HEAD, paper_rows, reports_of
+from nl2sql.runs.report.collect import HEAD, paper_rows, reports_of
 
 app = typer.Typer()
 app.command()(report_command)

@@ -25,7 +25,7 @@ from nl2sql.runs.report import episodes as packing
 from nl2sql.runs.report.collect import collect
 from nl2sql.runs.report.page import settings, title
 from nl2sql.runs.run import Run
-from nl2sql.sql.layout import in_lines
+from nl2sql.sql.writing import in_lines
 
 NO_TS = build_config({"eval": {"replicas": 0}})
 GATES = [f"Action: {tool}[{{}}]" for tool in ("validate_sql", "validate_constraints", "run_sql", "finish")]

@@ -20,9 +20,8 @@ from nl2sql.eval.scoring import score_many
 from nl2sql.models.scripted import ScriptedModel
 from nl2sql.runs import report
 from nl2sql.runs.evaluate import evaluate
-from nl2sql.runs.export.failures import failures
-from nl2sql.runs.notes import FILE, add_note, notes_of
-from nl2sql.runs.run import Run
+from nl2sql.runs.export.contents import failures
+from nl2sql.runs.run import FILE, Run, add_note, notes_of
 
 N = 12
 SLICES = {"hardness": "hardness", "nested queries": "nesting", "set operation": "set_operation"}  # named otherwise

@@ -7,8 +7,7 @@ cannot parse: syntax is ``validate_sql``'s matter. Measured both ways by ``scrip
 
 from __future__ import annotations
 
-from nl2sql.agents.checks.constraints.extract import extract_constraints
-from nl2sql.agents.checks.constraints.intent import intent_constraints
-from nl2sql.agents.checks.constraints.validate import validate_constraints
+from nl2sql.agents.checks.constraints.cues import extract_constraints
+from nl2sql.agents.checks.constraints.intent import intent_constraints, validate_constraints
 
 __all__ = ["extract_constraints", "intent_constraints", "validate_constraints"]

@@ -1,10 +1,13 @@
-"""Cue words of a question, matched by the phrases of ``cues.yaml`` (its head describes the phrase language).
+"""Cue words of a question, matched by the phrases of ``cues.yaml``, and the constraint dictionary they give.
 
 >>> read_cues("How many cities are there?").words("count")
 ['how many']
 
-Says only which words are there. What a query must then look like is decided in ``validate`` and ``intent``,
+Says only which words are there. What a query must then look like is decided in ``intent``,
 with the alternatives that make a literal reading of cues wrong. English only: other languages yield no cues.
+
+>>> extract_constraints("Which city has the most customers?")
+{'agg': None, 'needs_group_by': False, 'needs_order_by': True, 'limit': 1, 'distinct': False}
 """
 
 from __future__ import annotations
@@ -15,9 +18,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.resources import files
+from typing import Any
 
-from nl2sql.agents.checks.numbers import OTHERS, SCALES, TENS, UNITS, WORDS, as_digits
-from nl2sql.sql.words import QUOTED
+from nl2sql.sql.words import OTHERS, QUOTED, SCALES, TENS, UNITS, WORDS, as_digits
+
+# --------------------------------------------------------------------------------------------- cues
 
 COUNTED = (*UNITS, TENS[0])  # the number words of ``<n>``; larger ones become digits
 _TOKEN = re.compile(r"[^\W\d_]+|\d+(?:\.\d+)?|[,;:?!]|\.(?=\s|$)")
@@ -138,3 +143,41 @@ def read_cues(nlq: str) -> Cues:
         if cue.any:
             matches[name] = tuple((m.group().strip(), m.start()) for m in cue.any.finditer(seen))
     return Cues(nlq.lower(), text, matches)
+
+
+# ----------------------------------------------------------------------------------- the dictionary
+
+_AGGREGATES = {"count_named": "COUNT", "avg": "AVG", "sum": "SUM", "max": "MAX", "min": "MIN"}
+
+
+def extract_constraints(nlq: str) -> dict[str, Any]:
+    """Structure that a question asks for, from its words alone.
+
+    Args:
+        nlq: the question in English; any text is accepted.
+
+    Returns:
+        ``agg`` (COUNT, AVG, SUM, MAX, MIN or None; the first one named), ``needs_group_by``,
+        ``needs_order_by``, ``limit`` (int or None; 1 for a superlative), ``distinct``.
+        Not covered: several aggregates in one question, and languages other than English.
+    """
+    cues = read_cues(nlq)
+    agg = _aggregate(cues)
+    ranking = "ranking" in cues
+    superlative = "superlative" in cues
+    limit = next((n for n in cues.numbers("limit") if n > 0), None)
+    if limit is None and superlative and not ranking and agg is None:
+        limit = 1
+    return {
+        "agg": agg,
+        "needs_group_by": agg is not None and "group" in cues,
+        "needs_order_by": ranking or limit is not None,
+        "limit": limit,
+        "distinct": "distinct" in cues,
+    }
+
+
+def _aggregate(cues: Cues) -> str | None:
+    """The aggregate that is named first, if any."""
+    named = [cue for cue in _AGGREGATES if cue in cues]
+    return _AGGREGATES[min(named, key=cues.first)] if named else None

@@ -1,7 +1,4 @@
-"""What a run over dialogues reports beside its metrics: matches by turn and kind, and what became of the questions.
-
-Question match is EX; an interaction matches where all of its turns do. A turn is a follow-up where its gold standalone
-text differs from what the user wrote; benchmarks that give no such text (SParC, CoSQL) have no detection here.
+"""What a run reports beside its metrics: turns of dialogues, drawn samples, structured queries.
 
 >>> from nl2sql.interfaces import Turn
 >>> meta = {"interaction_id": "i", "standalone": "Of these?"}
@@ -11,19 +8,45 @@ text differs from what the user wrote; benchmarks that give no such text (SParC,
 >>> scored["precision"]["value"], scored["recall"]["value"], scored["unchanged"]["value"]
 (0.0, None, 0.5)
 
-Not covered: whether a resolved question means what the gold standalone text does; EX says what came of it.
-"""
+>>> round(pass_at(2, [True, False, False]), 3)
+0.667
+>>> majority([{"rows": 0}, {"rows": 1}, {"rows": 1}, {"rows": None}], 4)
+1
+
+>>> stages = ["validation", "answered"], ["answered"]
+>>> scored = vizql_scores({"flags": {"vizql": {"stages": seen}}} for seen in stages)
+>>> scored["valid"]["1"]["value"], scored["valid"]["2"]["value"], scored["versions"]
+(0.5, 1.0, 1.5)
+>>> vizql_notes(scored)[0]
+'valid at the first attempt 50.0 [9.5, 90.5], after refinement 1 100.0 [34.2, 100.0], 2 100.0 [34.2, 100.0], 3 100.0 [34.2, 100.0] of 2'
+
+>>> vizql_scores([{"flags": {"vizql": {"stages": ["answered"]}}}, *[{"flags": {}}] * 3])["valid"]["1"]["value"]
+0.25
+"""  # noqa: E501
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from nl2sql.benchmarks.dialogues import interactions
-from nl2sql.eval.stats import clustered_interval, percent
-from nl2sql.interfaces import Question, Usage
-from nl2sql.runs.controls import CONTROLS
+from nl2sql.eval import Scores, score_many
+from nl2sql.eval.settings import Settings
+from nl2sql.eval.stats import clustered_interval, percent, wilson_interval
+from nl2sql.interfaces import Benchmark, Question, Usage
 from nl2sql.runs.dialogues import resolve_usage
+from nl2sql.runs.plan import CONTROLS
+
+# ----------------------------------------------------------------------- dialogues by turn and kind
+# Question match is EX; an interaction matches where all of its turns do. A turn is a follow-up
+# where its gold standalone text differs from what the user wrote; benchmarks that give no such text
+# (SParC, CoSQL) have no detection here.
+#
+# Not covered: whether a resolved question means what the gold standalone text does; EX says what
+# came of it.
 
 RESOLVE = "session.resolve"
 LATER = "later"  # all turns but the first of each dialogue
@@ -162,3 +185,115 @@ def cell_notes(cells: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _shown(interval: Mapping[str, Any]) -> str:
     return percent(interval) + f" of {interval['n']}" if interval["n"] else "none"
+
+
+# --------------------------------------------------------------- drawn samples: pass@k and majority
+# An episode keeps what it wrote in ``flags["samples"]``: ``[{"sql", "rows"}, ...]`` in the order of
+# writing, with one number in ``rows`` for all that gave the same rows, None where a query did not
+# run. pass@k (arXiv 2107.03374) is the chance that one of k samples, drawn from those of the
+# question, is right; with all of them, whether any is. majority@k is the verdict on the rows that
+# most of the first k gave, ties going to the earliest. A question with fewer than k samples counts
+# with all that it has, one without any as wrong.
+
+Samples = Mapping[str, Sequence[Mapping[str, Any]]]  # question id -> what was written
+
+
+def samples_of(traces: Sequence[Mapping[str, Any]]) -> Samples:
+    return {trace["id"]: trace["flags"]["samples"] for trace in traces if trace["flags"].get("samples")}
+
+
+def sample_metrics(
+    benchmark: Benchmark, questions: Sequence[Question], drawn: Samples, settings: Settings
+) -> dict[str, dict[str, Any]]:
+    """Metric -> its interval as data, clustered by database; {} where nothing was drawn. Scored without TS."""
+    most = max(map(len, drawn.values()), default=0)
+    if most < 2:
+        return {}
+    ks = [*(2**power for power in range(most.bit_length()) if 2**power < most), most]
+    files = {
+        str(place): {id_: samples[place]["sql"] for id_, samples in drawn.items() if place < len(samples)}
+        for place in range(most)
+    }
+    chosen = settings.chosen.model_copy(update={"replicas": 0})
+    scored = score_many(benchmark, questions, files, replace(settings, chosen=chosen, causes=False, metrics=None))
+    first = scored["0"]
+    right = {
+        item.id: [scored[str(place)].items[number].ex for place in range(len(drawn.get(item.id, ())))]
+        for number, item in enumerate(first.items)
+    }
+    values = {f"pass@{k}": {id_: pass_at(k, verdicts) for id_, verdicts in right.items()} for k in ks}
+    values |= {f"majority@{k}": {id_: _voted(k, drawn.get(id_, ()), of) for id_, of in right.items()} for k in ks[2:]}
+    return _intervals(first, values)
+
+
+def _intervals(scores: Scores, values: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, Any]]:
+    metrics = {name: (lambda item, of=of: of[item.id]) for name, of in values.items()}
+    shown = scores.metrics(metrics)
+    return {name: shown[name].to_dict() for name in values}
+
+
+def pass_at(k: int, right: Sequence[bool]) -> float:
+    """The chance that k of the samples, drawn without putting back, hold a right one; 0 without samples."""
+    n, wrong = len(right), len(right) - sum(right)
+    k = min(k, n)
+    return 1 - math.comb(wrong, k) / math.comb(n, k)
+
+
+def majority(samples: Sequence[Mapping[str, Any]], k: int) -> int | None:
+    """The place of the first sample with the rows that most of the first ``k`` gave; None where none ran."""
+    ran = [sample["rows"] for sample in samples[:k] if sample["rows"] is not None]
+    if not ran:
+        return None
+    votes = Counter(ran)  # the earliest of equals comes first
+    return [sample["rows"] for sample in samples].index(votes.most_common(1)[0][0])
+
+
+def _voted(k: int, samples: Sequence[Mapping[str, Any]], right: Sequence[bool]) -> float:
+    place = majority(samples, k)
+    return float(place is not None and right[place])
+
+
+def sample_rows(report: Mapping[str, Any], systems: Sequence[str]) -> list[list[str]]:
+    """The lines of the table: a metric, and its interval for each system that drew samples."""
+    drawn = report.get("samples", {})
+    names = dict.fromkeys(name for metrics in drawn.values() for name in metrics)
+    return [
+        [name, *(percent(drawn[system][name]) if name in drawn.get(system, {}) else "" for system in systems)]
+        for name in names
+    ]
+
+
+# ------------------------------------------------------------------------------- structured queries
+# A question counts as valid from the first version on that was; what came of its execution is in VA
+# and EX.
+
+VERSIONS = (1, 2, 3, 4)  # built, and three refinements
+
+
+def vizql_scores(traces: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """The report's ``vizql``: shares of questions with a valid version so far, versions per question, last stages.
+
+    An episode that broke off counts as one without a version. Empty for a run without structured queries.
+    """
+    told = [trace["flags"].get("vizql") for trace in traces]
+    if not any(told):
+        return {}
+    stages = [said["stages"] if said else [] for said in told]
+    first = [next((n for n, stage in enumerate(seen, 1) if stage != "validation"), None) for seen in stages]
+    counts = {str(version): sum(n is not None and n <= version for n in first) for version in VERSIONS}
+    valid = {version: wilson_interval(count / len(first), len(first)).to_dict() for version, count in counts.items()}
+    return {
+        "valid": valid,
+        "versions": round(sum(map(len, stages)) / len(stages), 3),
+        "ended": dict(Counter(seen[-1] if seen else "none" for seen in stages)),
+    }
+
+
+def vizql_notes(told: Mapping[str, Any], name: str = "") -> list[str]:
+    """The lines under a table; ``name`` stands in front of them."""
+    first, *later = (f"{percent(told['valid'][str(version)])}" for version in VERSIONS)
+    after = ", ".join(f"{n} {share}" for n, share in enumerate(later, 1))
+    before = f"{name}: " if name else ""
+    line = f"{before}valid at the first attempt {first}, after refinement {after} of {told['valid']['1']['n']}"
+    ended = ", ".join(f"{stage} {count}" for stage, count in sorted(told["ended"].items()))
+    return [line, f"{before}{told['versions']:.2f} versions per question; ended at: {ended}"]
