@@ -32,7 +32,7 @@ def report_command(
     and of each episode the SQL, the rows and the whole trace. Further runs are compared with the first.
 
     With --format no file is written, but one table for a paper is printed: a row for each run and each control, of
-    several models and benchmarks.
+    several models and benchmarks; of runs that differ in their seeds alone also mean and standard deviation.
 
     \b
     Examples:
@@ -45,9 +45,13 @@ def report_command(
 
     if format_:
         from nl2sql.eval.tables import FORMATS
-        from nl2sql.runs.report.collect import paper_rows, reports_of
+        from nl2sql.runs.report.collect import paper_rows, spread_rows
+        from nl2sql.runs.run import Run
 
-        print(FORMATS[format_](paper_rows(reports_of(runs), verbose=verbose)))
+        loaded = [Run.load(folder) for folder in runs]
+        rows = paper_rows([run.report for run in loaded], verbose=verbose)
+        spread = [[*row, *[""] * (len(rows[0]) - len(row))] for row in spread_rows(loaded)]
+        print(FORMATS[format_]([*rows, *spread]))
         return
     from nl2sql.runs.report import write_report
 

@@ -47,6 +47,10 @@ def score_command(
     max_rows: Annotated[int, typer.Option(help="Rows that one statement may return.")] = 100_000,
     gold: Annotated[Path | None, typer.Option(help="Golds in place of the benchmark's: Spider's gold.sql.")] = None,
     corrections: CorrectionsOption = None,
+    only_answered: Annotated[
+        bool,
+        typer.Option("--only-answered", help="Leave out questions that a file has no prediction for, and count them."),
+    ] = False,
     cases: Annotated[Path | None, typer.Option(help="Judge a file of pairs by every rule, and nothing else.")] = None,
     executor: ExecutorOption = "local",
     address: AddressOption = None,
@@ -96,6 +100,13 @@ def score_command(
         raise BenchmarkError(f"benchmark {benchmark!r} has no question to score; left out: {left_out or 'none'}")
     set_aside = {question.id for question in asked} - {question.id for question in kept}
     read = {str(file): read_predictions(file, asked) for file in files}
+    if only_answered:
+        open_ = {question.id for question in kept if any(question.id not in answers for answers, _ in read.values())}
+        kept = [question for question in kept if question.id not in open_]
+        left_out |= {"unanswered": len(open_)} if open_ else {}
+        set_aside |= open_
+        if not kept:
+            raise UsageError("--only-answered leaves no question: no one is answered in every file")
     told = read_corrections(corrections) if corrections else {}
     options: dict[str, Any] = {"rule": rule, "method": method, "timeout_s": timeout, "max_rows": max_rows}
     with interruptible("interrupted; nothing was scored"), open_executor(executor, address) as worker:

@@ -17,6 +17,7 @@ import fcntl
 import os
 import platform
 import secrets
+import shlex
 import stat
 import subprocess
 import sys
@@ -26,13 +27,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from importlib.metadata import Distribution
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
 from nl2sql import __version__
 from nl2sql.agents.record import TRACE_FORMAT, Episode, episode_to_dict, json_text
 from nl2sql.errors import Nl2SqlError, UsageError, one_line, typed
-from nl2sql.machine import from_json
+from nl2sql.machine import from_json, masked
 from nl2sql.safe_files import MEGABYTE, NotOpened, open_regular, read_bytes
 
 FORMAT = 1  # of run folders; another number is another version's
@@ -66,6 +68,7 @@ MANIFEST: Any = {  # the types of what a manifest has; a key may be missing, and
     "turns": dict,
 }
 BROKEN = (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError, RecursionError, StopIteration)
+PACKAGES = ("llguidance", "sqlglot", "torch", "transformers", "xllamacpp")  # whose versions decide answers or scores
 PREDICTION_KEYS = (
     "id",
     "db_id",
@@ -244,7 +247,7 @@ def written(folder: Path) -> datetime:
 
 
 def environment() -> dict[str, Any]:
-    """Code, machine and beginning of a run, for the manifest."""
+    """Code, command, packages, machine and beginning of a run, for the manifest; keys in the command are masked."""
     try:
         root = Path(__file__).resolve().parents[2]
         described = subprocess.run(
@@ -256,11 +259,18 @@ def environment() -> dict[str, Any]:
     return {
         "nl2sql": __version__,
         "commit": commit,
+        "command": masked(shlex.join([_program(sys.argv[0]), *sys.argv[1:]])),
+        "packages": {dist.name: dist.version for name in PACKAGES for dist in Distribution.discover(name=name)},
         "python": sys.version.split()[0],
         "platform": platform.platform(),
         "cpus": os.cpu_count(),
         "began": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+
+
+def _program(path: str) -> str:
+    """How a program was called: the command by its name, another one by its path."""
+    return "nl2sql" if Path(path).name in ("nl2sql", "__main__.py") else path
 
 
 def iter_jsonl(path: Path) -> Iterator[dict[str, Any]]:

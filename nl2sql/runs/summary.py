@@ -73,6 +73,7 @@ def summarise(
         "controller": manifest["controller"]["name"],
         "benchmark": benchmark.name,
         "model": manifest["model"].get("name"),
+        "environment": dict(manifest.get("environment", {})),
         "n": len(questions),
         "metrics": _metrics(scores),
         "usage": usage_of(main),
@@ -340,11 +341,19 @@ def summary_notes(report: Mapping[str, Any], *, verbose: bool = False) -> list[s
         lines += vizql_notes(report["vizql"])
     lines.append("ended by: " + ", ".join(f"{name} {count}" for name, count in report["counts"]["finish"].items()))
     if verbose:
-        lines += _loop_notes(report)
+        lines += [*_loop_notes(report), *environment_lines(report.get("environment", {}))]
     if report["left_out"]:
         left = ", ".join(f"{count} {reason}" for reason, count in report["left_out"].items())
         lines.append(f"left out of the benchmark: {left}")
     return lines + [f"note: {warning}" for warning in report["warnings"]]
+
+
+def environment_lines(of: Mapping[str, Any]) -> list[str]:
+    """The command that began a run, and where it ran; nothing of runs that did not note it."""
+    packages = ", ".join(f"{name} {version}" for name, version in of.get("packages", {}).items())
+    place = f"nl2sql {of.get('nl2sql')} {of.get('commit') or ''}, Python {of.get('python')}, {packages}"
+    machine = f"{of.get('platform')}, {of.get('cpus')} processors"
+    return [f"command: {of['command']}", f"environment: {place}; {machine}"] if "command" in of else []
 
 
 def _loop_notes(report: Mapping[str, Any]) -> list[str]:

@@ -166,3 +166,11 @@ finally:
     )
     assert "heavy: []" in result.stderr and "--benchmark" in result.stdout
     assert time.perf_counter() - began < 5  # half a second on an idle machine
+
+
+def test_only_answered_leaves_out_what_a_file_does_not_answer(folder, files):
+    _, bad = files
+    asked = ["score", "-b", "toy", "--split", "dev", "--replicas", "0", "--json", "-p", bad]
+    whole, answered = (json.loads(run(*asked, *more).stdout) for more in ([], ["--only-answered"]))
+    assert (whole["n"], whole["missing"]) == (2, ["toy-0"])
+    assert (answered["n"], answered["missing"], answered["left_out"]["unanswered"]) == (1, [], 1)

@@ -1,5 +1,6 @@
 """The report of a run scores everything that it compares in one go."""
 
+import html
 import json
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from nl2sql.runs import summary
 from nl2sql.runs.evaluate import evaluate
 from nl2sql.runs.export.contents import Contents
 from nl2sql.runs.report.collect import collect
+from nl2sql.runs.report.page import report_html
 
 
 def test_run_control_and_refused_candidates_share_one_scoring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,6 +96,12 @@ def test_a_controller_with_the_name_of_a_control_keeps_its_own_column(tmp_path: 
     model = ScriptedModel({"*": ["SELECT 1 AS one"]}, on_exhausted="repeat")
     config = build_config({"eval": {"replicas": 0}})
     done = evaluate("packaged", model, own_answer, split="quick", limit=3, config=config, out=tmp_path / "r")
+    said = done.report["environment"]
+    assert said["command"].split() and said["packages"]["sqlglot"] and said["python"] and said["platform"]
+    assert f"command: {said['command']}" in summary.summary_text(done.report, verbose=True)
+    page = report_html([done.folder], golds=False, progress=False)
+    assert said["command"] in html.unescape(page) and f"sqlglot {said['packages']['sqlglot']}" in page
+    assert "command: " not in summary.summary_text(done.report)
     heads, va, *_ = summary.summary_rows(done.report)
     assert heads == ["", "single_shot (the run)", "single_shot", "single_shot, raw"]
     assert (done.report["metrics"]["EX[bag]"]["value"], va[1].split()[0], va[2].split()[0]) == (1.0, "100.0", "0.0")

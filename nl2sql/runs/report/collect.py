@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Any
 
 from nl2sql.errors import UsageError, typed
@@ -175,6 +177,39 @@ def _numbers(report: Mapping[str, Any], system: Mapping[str, Any], tests: Mappin
     metrics = [shown.get(name, "") for name in ("VA", "EX", "TS")]
     more = [mcnemar, shown.get("EM", ""), f"{usage['model_calls'] / n:,.1f}"]
     return [str(report["n"]), *metrics, *against, tokens, seconds, *more]
+
+
+def spread_rows(runs: Iterable[Run]) -> list[list[str]]:
+    """Rows of mean ± standard deviation for runs that differ in nothing but their seed; none for single ones.
+
+    runs: also those with ``--seeds``, each of whose seeds counts as one. The columns are those of ``HEAD``; ``n`` is
+    the questions of each.
+    """
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    reports: dict[str, Mapping[str, Any]] = {}
+    for run in runs:
+        plan = {name: value for name, value in run.manifest["plan"].items() if name != "seeds"}
+        config = {name: value for name, value in run.manifest["config"].items() if name != "seed"}
+        key = json.dumps([plan, config, run.report["n"]], sort_keys=True)
+        reports.setdefault(key, run.report)
+        groups.setdefault(key, []).extend(run.report.get("seeds", {"": run.report}).values())
+    return [_spread(reports[key], members) for key, members in groups.items() if len(members) > 1]
+
+
+def _spread(report: Mapping[str, Any], members: Sequence[Mapping[str, Any]]) -> list[str]:
+    n = max(1, report["n"])
+    drawn = [{name[:2]: metric["value"] for name, metric in of["metrics"].items()} for of in members]
+    shown = [_mean([100 * of[name] for of in drawn]) if name in drawn[0] else "" for name in ("VA", "EX", "TS")]
+    usages = [of["usage"] for of in members]
+    tokens = _mean([(usage["prompt_tokens"] + usage["completion_tokens"]) / n for usage in usages], 0)
+    cached = any(usage.get("cached_calls") for usage in usages)
+    seconds = "cached" if cached else _mean([usage["seconds"] / n for usage in usages], 2)
+    name = f"{report['controller']}, mean of {len(members)} seeds ± SD"
+    return [report["model"], report["benchmark"], name, str(report["n"]), *shown, "", "", "", tokens, seconds]
+
+
+def _mean(values: Sequence[float], digits: int = 1) -> str:
+    return f"{mean(values):,.{digits}f} ± {stdev(values):,.{digits}f}"
 
 
 def reports_of(folders: Iterable[Path]) -> list[Mapping[str, Any]]:

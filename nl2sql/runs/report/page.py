@@ -26,7 +26,7 @@ from nl2sql.runs.plan import Plan
 from nl2sql.runs.report.collect import Collected, collect
 from nl2sql.runs.report.episodes import pack
 from nl2sql.runs.report.plots import MOST_RUNS, SERIES, css, figures
-from nl2sql.runs.summary import REPAIRS, repairs_line, summary_notes
+from nl2sql.runs.summary import REPAIRS, environment_lines, repairs_line, summary_notes
 
 SCRIPTS = ("episode.js", "notes.js", "slices.js", "page.js")  # in this order: one script
 # Of a plan, what may change an answer or its cost and has no column of its own in the page; and its default.
@@ -230,6 +230,8 @@ def _facts(collected: Collected) -> list[dict[str, str]]:
                 "model": str(run.report["model"]),
                 "dtype": str(run.manifest["model"].get("dtype") or ""),
                 "code": f"nl2sql {environment.get('nl2sql', '?')} {environment.get('commit') or ''}".strip(),
+                "command": str(environment.get("command", "")),
+                "environment": ", ".join(environment_lines(environment)[1:]).removeprefix("environment: "),
             }
         )
     return facts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -16,7 +17,8 @@ from typer.testing import CliRunner
 
 from nl2sql.cli.report import report_command
 from nl2sql.eval.tables import FORMATS, table_csv, table_latex
-from nl2sql.runs.report.collect import HEAD, paper_rows, reports_of
+from nl2sql.runs.report.collect import HEAD, paper_rows, reports_of, spread_rows
+from nl2sql.runs.run import Run
 
 app = typer.Typer()
 app.command()(report_command)
@@ -93,3 +95,19 @@ def test_the_table_compiles(tmp_path: Path, printed: Callable[[str], str]) -> No
 )
 def test_no_cell_of_csv_is_a_formula(cell: str, written: str) -> None:
     assert table_csv([["a", cell]]) == f"a,{written}"
+
+
+def test_runs_that_differ_in_their_seed_alone_have_a_mean_and_a_spread(tmp_path: Path) -> None:
+    folders = [write_run(tmp_path / name, 6) for name in ("one", "two", "other")]
+    for folder, seed, ex in zip(folders, (1, 2, 3), (0.5, 0.6, 0.9), strict=True):
+        manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+        manifest["config"] |= {"seed": seed} | ({"prompts": {"react_system": "x"}} if seed == 3 else {})
+        (folder / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+        report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+        report["metrics"][next(name for name in report["metrics"] if name.startswith("EX"))]["value"] = ex
+        (folder / "report.json").write_text(json.dumps(report), encoding="utf-8")
+    shown = CliRunner().invoke(app, [*map(str, folders), "--format", "csv"], catch_exceptions=False).stdout
+    head, *rows = list(csv.reader(io.StringIO(shown)))
+    (spread,) = [row for row in rows if "mean of" in row[head.index("pipeline")]]
+    assert spread[head.index("EX")] == "55.0 ± 7.1" and "mean of 2 seeds" in spread[head.index("pipeline")]
+    assert spread_rows([Run.load(folders[0])]) == []
