@@ -179,7 +179,7 @@ def test_the_command_writes_the_data_source_of_a_service(server: VdsServer, tmp_
     done = subprocess.run([*line, "--luid", LUID, "--out", str(out)], capture_output=True, text=True)
     assert (done.returncode, done.stderr, done.stdout) == (0, "", f"wrote 9 fields of 2 tables to {out}\n")
     assert read_source(out).fields == SERVED.fields and read_source(out).luid == LUID
-    for wrong in (line, [*line, "--luid", LUID, "--db", "packaged:scale_models"], line[:5]):
+    for wrong in (line, [*line, "--luid", LUID, "--db", "packaged:scale_models"], line[:6]):
         done = subprocess.run(wrong, capture_output=True, text=True)
         assert done.returncode == 2 and "expected --db DATABASE, or --vds URL with --luid LUID" in done.stderr
     done = subprocess.run([*line, "--luid", "other"], capture_output=True, text=True)
