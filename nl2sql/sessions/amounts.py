@@ -15,7 +15,7 @@ from __future__ import annotations
 import calendar
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import date, timedelta
 
 from sqlglot import exp
@@ -23,7 +23,6 @@ from sqlglot import exp
 from nl2sql.sessions.naming import edit_words
 from nl2sql.sessions.periods import MONTHS
 from nl2sql.sessions.wording import TO_TEN
-from nl2sql.sql.words import words
 
 _NUMBER = re.compile(r"(?<![\w.:/-])(?P<number>\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?)(?!(?!k\b)[\w:/]|[-.]\d)")
 _WORD_NUMBER = re.compile(  # "at least one order" is about orders
@@ -157,8 +156,6 @@ DATES = ("date", "datetime")
 SIGNS: dict[str, type[exp.Binary]] = {">": exp.GT, ">=": exp.GTE, "<": exp.LT, "<=": exp.LTE, "=": exp.EQ}
 _MIRRORED: dict[type[exp.Expr], type[exp.Expr]] = {exp.GT: exp.LT, exp.GTE: exp.LTE, exp.LT: exp.GT, exp.LTE: exp.GTE}
 _DAY_OR_MOMENT = re.compile(r"(\d{4}-\d{2}-\d{2})(?:[T ](?P<time>.+))?")
-_SCALES = {"thousand": 10**3, "k": 10**3, "million": 10**6, "billion": 10**9}
-_SCALE = re.compile(rf"\s*(?P<word>{'|'.join(_SCALES)})\b")
 _ONE_DAY = timedelta(days=1)
 _DAY_END = "23:59:59"
 
@@ -173,19 +170,6 @@ def kinds_for(comparison: Comparison) -> list[tuple[str, ...]]:
         "time": [("time", "datetime")],
     }
     return kinds[comparison.kind]
-
-
-def scaled(comparison: Comparison, text: str, column: str = "") -> Comparison:
-    """ "under 20 million" as a number; as it stands where the column is in millions itself.
-
-    >>> scaled(Comparison("<", "20", 6, 8, "number"), "under 20 million", "passengers").text
-    '20000000'
-    """
-    said = _SCALE.match(text, comparison.end)
-    if not said or comparison.kind not in ("number", "year") or said["word"] in {w.rstrip("s") for w in words(column)}:
-        return comparison
-    low, high = (f"{float(n) * _SCALES[said['word']]:.15g}" if n else n for n in (comparison.text, comparison.high))
-    return replace(comparison, text=low, high=high)
 
 
 def comparison_condition(

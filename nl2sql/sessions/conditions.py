@@ -16,7 +16,7 @@ from sqlglot import exp
 from nl2sql.agents.context.grounding import Match, ground
 from nl2sql.agents.context.linking import STOP_WORDS, stem
 from nl2sql.errors import DatabaseError
-from nl2sql.sessions.amounts import SIGNS, Comparison, comparison_condition, kinds_for, scaled
+from nl2sql.sessions.amounts import SIGNS, Comparison, comparison_condition, kinds_for
 from nl2sql.sessions.detection import cue_words
 from nl2sql.sessions.naming import Named, alike, cell_called, edit_words, named_column, named_group, yes_or_no
 from nl2sql.sessions.periods import MONTHS
@@ -137,7 +137,6 @@ class Comparisons(Where):
         return next(((s, e) for s, e in self.reading.clauses if s <= comparison.start < e), (0, 0))
 
     def _compare_with(self, comparison: Comparison, named: Named) -> None:
-        comparison = scaled(comparison, self.reading.text, named.column)
         replaced = self._compared(named.table, named.column)
         left_out = comparison.operator in ("", "=", "between") and is_left_out(
             self.reading.text, comparison.start, comparison.end
