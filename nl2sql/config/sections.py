@@ -396,6 +396,7 @@ PRESETS: dict[str, dict[str, Any]] = {  # controller -> the config that it start
             **CHECKS,
             "max_steps": 16,
             "forced_checks": True,
+            "forced_next": True,
             "sure": 0.8,
             "repair_samples": 5,
             "repair_views": 1,
