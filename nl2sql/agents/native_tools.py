@@ -25,7 +25,7 @@ from nl2sql.agents.task import State, Task
 from nl2sql.agents.turns import TEXT, Form, Prompt, parse_action
 from nl2sql.config import Config
 from nl2sql.interfaces import ToolDefinition
-from nl2sql.sql.bounds import decode_json, load_json, past_limits
+from nl2sql.sql.parse import decode_json, load_json, past_limits
 
 OPENING, CLOSING = "<tool_call>", "</tool_call>"
 STOPS = ("<tool_response>", "Observation:")  # an answer that the model makes up itself

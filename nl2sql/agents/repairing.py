@@ -60,7 +60,7 @@ def _opened(path: Path, file: int, create: bool, uri: str) -> Corpus:
 
     if not uri:
         return Corpus(path, create=create)
-    from nl2sql.repair.milvus import milvus
+    from nl2sql.repair.index import milvus
 
     return Corpus(path, create=create, index=milvus(uri))
 

@@ -30,7 +30,7 @@ from nl2sql.databases import schema
 from nl2sql.databases.schema import Schema
 from nl2sql.errors import ModelError, UsageError
 from nl2sql.interfaces import Completion, Database, Message, Question, Resources, RunResult, Sampling, Usage
-from nl2sql.sql.bounds import bounded
+from nl2sql.sql.parse import bounded
 
 if TYPE_CHECKING:
     from nl2sql.agents.checks.suspicions import Suspicion

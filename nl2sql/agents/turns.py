@@ -25,7 +25,7 @@ from nl2sql.agents.grammars import select
 from nl2sql.agents.task import State, Task
 from nl2sql.errors import one_line
 from nl2sql.interfaces import Grammar
-from nl2sql.sql.bounds import decode_json, past_limits
+from nl2sql.sql.parse import decode_json, past_limits
 
 SHOWN_ROWS = 5  # of a result as the model reads it; the trace keeps KEPT_ROWS
 TRIED_CHARS = 10_000_000  # read as JSON for one text, all tries together: a hundredth of a second

@@ -22,7 +22,7 @@ from nl2sql.repair import registry
 from nl2sql.repair.deterministic import mend
 from nl2sql.repair.registry import ExplainAnalyzeResponse, RepairGuidance, SimilarFix
 from nl2sql.repair.schema_advice import schema_advice
-from nl2sql.sql.bounds import past_limits
+from nl2sql.sql.parse import past_limits
 
 if TYPE_CHECKING:
     from nl2sql.databases.schema import Schema

@@ -19,7 +19,7 @@ from nl2sql.repair.readings import transpiled
 from nl2sql.repair.registry import packaged
 from nl2sql.repair.rewrites import is_text, tokens_of
 from nl2sql.repair.schema_names import SURE, SchemaNames, bare, similar_columns, similar_names, spelled_with_table
-from nl2sql.sql.bounds import past_limits
+from nl2sql.sql.parse import past_limits
 from nl2sql.sql.words import statement_words
 
 if TYPE_CHECKING:

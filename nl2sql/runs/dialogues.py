@@ -25,7 +25,7 @@ from nl2sql.benchmarks.dialogues import has_dialogues, interactions
 from nl2sql.config import Config
 from nl2sql.errors import UsageError
 from nl2sql.interfaces import Controller, Question, Resources, Turn, Usage
-from nl2sql.sessions.conversational import conversational
+from nl2sql.sessions.conversation import conversational
 
 HISTORIES = ("gold", "own")
 KEPT = 10  # turns of a session

@@ -24,7 +24,7 @@ from typing import Any
 from nl2sql.errors import Nl2SqlError, UsageError, one_line
 from nl2sql.interfaces import RunResult, Turn
 from nl2sql.machine import from_json
-from nl2sql.sql.bounds import MAX_CHARS
+from nl2sql.sql.parse import MAX_CHARS
 
 KEPT = 10  # turns of a session; older ones are forgotten
 NAMED_COLUMNS = 3  # of a summary

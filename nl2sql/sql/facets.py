@@ -21,9 +21,8 @@ from typing import TYPE_CHECKING, TypeAlias
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from nl2sql.sql.bounds import remember_short
 from nl2sql.sql.canonical import MAX_DEPTH, STAR, Canonical, branches, conjuncts, is_aggregate
-from nl2sql.sql.parse import parse_bounded
+from nl2sql.sql.parse import parse_bounded, remember_short
 
 if TYPE_CHECKING:
     from nl2sql.databases.schema import Schema

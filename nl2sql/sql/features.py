@@ -16,8 +16,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from nl2sql.sql.bounds import remember_short
-from nl2sql.sql.parse import parse_bounded
+from nl2sql.sql.parse import parse_bounded, remember_short
 
 if TYPE_CHECKING:
     from sqlglot import expressions as exp

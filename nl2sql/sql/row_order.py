@@ -9,8 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from nl2sql.sql.bounds import remember_short
-from nl2sql.sql.parse import parse_bounded
+from nl2sql.sql.parse import parse_bounded, remember_short
 
 if TYPE_CHECKING:
     from sqlglot.expressions import Expr

@@ -29,8 +29,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from nl2sql.sql.bounds import past_limits, remember_short
-from nl2sql.sql.parse import SLIPS, parse_bounded
+from nl2sql.sql.parse import SLIPS, parse_bounded, past_limits, remember_short
 from nl2sql.sql.words import statement_words
 from nl2sql.sql.writing import keep_types
 

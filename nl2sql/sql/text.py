@@ -20,8 +20,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 from sqlglot.tokens import Token, TokenType
 
-from nl2sql.sql.bounds import MAX_CHARS
-from nl2sql.sql.parse import refuse_unparsable
+from nl2sql.sql.parse import MAX_CHARS, refuse_unparsable
 
 DIALECT = "sqlite"
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 
-from nl2sql.sql.bounds import past_limits
+from nl2sql.sql.parse import past_limits
 
 QUOTED = re.compile(r"\"[^\"]*\"|“[^”]*”|(?<!\w)'[^']*'(?!\w)|(?<!\w)‘[^’]*’(?!\w)")  # in a question
 _PIECE = re.compile(r"[^\W_]+")

@@ -30,7 +30,7 @@ from typing import Any, TypeVar
 from sqlglot import exp, parse_one
 
 from nl2sql.config import VizqlConfig
-from nl2sql.vizql.conditions import condition
+from nl2sql.vizql.evaluation import condition
 from nl2sql.vizql.fields import BinField, DimensionField, TableCalcField
 from nl2sql.vizql.filters import ConditionFilter, SetFilter, TopNFilter
 from nl2sql.vizql.formula_tree import NotExecutable

@@ -1,4 +1,4 @@
-"""The tree of a formula as a value in SQL, with Tableau's meaning where engines differ.
+"""The tree of a formula as a value in SQL, with Tableau's meaning where engines differ, and filters over values.
 
 A division is never one of whole numbers, and by zero gives NULL; ``+`` joins texts; IF without ELSE gives NULL.
 The functions are those of ``FUNCTIONS`` with the aggregates. Worked examples: ``tests/vizql/test_compile.py``.
@@ -8,32 +8,40 @@ The functions are those of ``FUNCTIONS`` with the aggregates. Worked examples: `
 
 Not covered: LOD expressions, IN, table calculations, and all other functions, which are refused by name. What no
 engine would take (a total of texts, rows beside aggregates) is a FormulaError, which the validator reports, too.
+
+>>> from nl2sql.vizql.filters import SetFilter
+>>> data = {"field": {"fieldCaption": "Region"}, "filterType": "SET", "values": ["West", None]}
+>>> value = Value(exp.column("region"), "STRING")
+>>> condition(SetFilter.model_validate(data), value, "sqlite", datetime.date(2024, 1, 1)).sql("sqlite")
+"((region) IN ('West') OR region IS NULL)"
 """
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sqlglot import exp
 
+from nl2sql.vizql import scalars
 from nl2sql.vizql.fields import DATE_PARTS
-from nl2sql.vizql.formula_tree import (
-    Call,
-    Choice,
-    Constant,
-    Day,
-    FormulaError,
-    Name,
-    NotExecutable,
-    Operation,
-    Tree,
+from nl2sql.vizql.filters import (
+    MatchFilter,
+    QuantitativeDateFilter,
+    QuantitativeNumericalFilter,
+    RelativeDateFilter,
+    SetFilter,
 )
-from nl2sql.vizql.scalars import DATES, NUMBERS, UNKNOWN, Value, comparable, constant, date_literal, moment_of
+from nl2sql.vizql.formula_tree import Call, Choice, Constant, Day, FormulaError, Name, NotExecutable, Operation, Tree
+from nl2sql.vizql.scalars import DATES, NUMBERS, UNKNOWN, Value, comparable, constant, date_literal, literal, moment_of
 
 if TYPE_CHECKING:
     from nl2sql.vizql.scope import Grouping, Scope
     from nl2sql.vizql.source import FieldMetadata
+
+
+# ----------------------------------------------------------------------------------------- formulas
 
 _COMPARED = {"=": exp.EQ, "<>": exp.NEQ, "<": exp.LT, "<=": exp.LTE, ">": exp.GT, ">=": exp.GTE}
 _TABLE_CALCULATIONS = ("RUNNING_", "WINDOW_", "RANK", "MODEL_", "SCRIPT_")
@@ -321,3 +329,103 @@ FUNCTIONS: dict[str, tuple[Sequence[int], Maker]] = {  # name: how many argument
     "ZN": ((1,), _zero),
     "IIF": ((3,), _iif),
 }
+
+
+# ---------------------------------------------------------------------------- filters as conditions
+# NULL passes SET where it is among the values, ``exclude`` where it is not, MATCH with ``exclude``
+# only, and the others with ``includeNulls`` only. MATCH does not tell upper from lower case; SQLite
+# knows only the letters of ASCII so. Not covered: TOP and CONDITION, which group by themselves
+# (``compile``).
+
+_TESTS = {"contains": contains, "startsWith": starts, "endsWith": ends}
+
+
+def condition(part: Any, value: Value, dialect: str, today: datetime.date) -> exp.Expr:
+    """The condition of a filter over the value of its field. Raises NotExecutable for a type that does not fit."""
+    match part:
+        case SetFilter():
+            return _set(part, value, dialect)
+        case MatchFilter():
+            return _match(part, value, dialect)
+        case QuantitativeNumericalFilter(min=low, max=high):
+            _of(value, NUMBERS, part)
+            ends_ = [None if end is None else literal(end, "REAL") for end in (low, high)]
+            return _between(part, value.sql, ends_)
+        case QuantitativeDateFilter(minDate=low, maxDate=high):
+            _of(value, DATES, part)
+            dates = [None if end is None else date_literal(end, dialect, moments=False) for end in (low, high)]
+            return _between(part, scalars.day(value.sql.copy(), dialect), dates)
+        case RelativeDateFilter():
+            return _relative(part, value, dialect, today)
+    raise NotExecutable(f"a {part.filterType} filter")
+
+
+def _of(value: Value, kinds: tuple[str, ...], part: Any) -> None:
+    if value.kind not in (*kinds, *UNKNOWN):
+        raise NotExecutable(f"a {part.filterType} filter on a value of type {value.kind}")
+
+
+def _set(part: SetFilter, value: Value, dialect: str) -> exp.Expr:
+    moments = value.kind == "DATETIME"
+    listed = [_listed(item, value.kind, dialect, moments) for item in part.values if item is not None]
+    about, nulls = comparable(value, dialect, moments=moments), None in part.values
+    is_in = exp.In(this=exp.paren(about.copy()), expressions=listed)  # a > b IN (...) is a > (b IN (...)) in DuckDB
+    is_null = about.copy().is_(exp.null())
+    if part.exclude:
+        ways: list[exp.Expr] = [is_null.not_()] if nulls else []
+        if listed:
+            ways.append(is_in.not_() if nulls else exp.paren(exp.or_(is_null, is_in.not_())))
+        return exp.paren(exp.and_(*ways))
+    return exp.paren(exp.or_(*([is_in] if listed else []), *([is_null] if nulls else [])))
+
+
+def _listed(item: Any, kind: str, dialect: str, moments: bool) -> exp.Expr:
+    if kind in DATES and isinstance(item, str):
+        return date_literal(item, dialect, moments=moments)
+    return literal(item, kind)
+
+
+def _match(part: MatchFilter, value: Value, dialect: str) -> exp.Expr:
+    _of(value, ("STRING",), part)
+    text_of = value.sql if dialect == "sqlite" else exp.cast(value.sql, "text")  # a UUID or a TIME has no LOWER
+    tests = [
+        test(exp.Lower(this=text_of.copy()), literal(lowered(text, dialect), "STRING"))
+        for key, test in _TESTS.items()
+        if (text := getattr(part, key)) is not None
+    ]
+    both = exp.paren(exp.and_(*tests))
+    if not part.exclude:
+        return both
+    return exp.paren(exp.or_(value.sql.copy().is_(exp.null()), both.not_()))
+
+
+def lowered(text: str, dialect: str) -> str:
+    """A text as the dialect's LOWER makes it."""
+    if dialect != "sqlite":
+        return text.lower()
+    return "".join(sign.lower() if sign.isascii() else sign for sign in text)
+
+
+def _between(part: Any, about: exp.Expr, ends_: list[exp.Expr | None]) -> exp.Expr:
+    kind = part.quantitativeFilterType
+    if kind in ("ONLY_NULL", "ONLY_NON_NULL"):
+        is_null = about.is_(exp.null())
+        return is_null if kind == "ONLY_NULL" else is_null.not_()
+    low, high = ends_
+    tests: list[exp.Expr] = [] if low is None else [exp.GTE(this=about.copy(), expression=low)]
+    tests += [] if high is None else [exp.LTE(this=about.copy(), expression=high)]
+    return _or_null(exp.and_(*tests), about, part.includeNulls)
+
+
+def _relative(part: RelativeDateFilter, value: Value, dialect: str, today: datetime.date) -> exp.Expr:
+    _of(value, DATES, part)
+    anchor = datetime.date.fromisoformat(part.anchorDate) if part.anchorDate else today
+    first, after = scalars.period(part.periodType, part.dateRangeType, anchor, part.rangeN or 1)
+    about = scalars.day(value.sql.copy(), dialect)
+    low, high = (date_literal(str(end), dialect, moments=False) for end in (first, after))
+    tests = exp.GTE(this=about.copy(), expression=low), exp.LT(this=about.copy(), expression=high)
+    return _or_null(exp.and_(*tests), about, part.includeNulls)
+
+
+def _or_null(test: exp.Expr, about: exp.Expr, nulls: bool | None) -> exp.Expr:
+    return exp.paren(exp.or_(exp.paren(test), about.copy().is_(exp.null()))) if nulls else exp.paren(test)

@@ -35,8 +35,8 @@ from nl2sql.databases.schema import Column, Schema, Table
 from nl2sql.errors import Nl2SqlError, UsageError
 from nl2sql.interfaces import RunResult, content_key
 from nl2sql.machine import from_json, install_command
-from nl2sql.vizql.answers import ServiceError, known_code, pauses, reaction, rows_of
 from nl2sql.vizql.query import DIALECT, Request, read_request, to_json
+from nl2sql.vizql.querying import ServiceError, known_code, pauses, reaction, rows_of
 from nl2sql.vizql.source import DataSource, from_metadata
 
 if TYPE_CHECKING:

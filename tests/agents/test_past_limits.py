@@ -12,7 +12,7 @@ from nl2sql.agents.controllers import answer
 from nl2sql.benchmarks import load_benchmark
 from nl2sql.config import build_config
 from nl2sql.models.scripted import ScriptedModel
-from nl2sql.sql.bounds import REFUSED, bounded
+from nl2sql.sql.parse import REFUSED, bounded
 
 HOSTILE = {
     "brackets": "(" * 6000,

@@ -12,7 +12,7 @@ from nl2sql.agents.record import Episode
 from nl2sql.config import Config, build_config
 from nl2sql.interfaces import Question, Resources, Turn
 from nl2sql.models.scripted import ScriptedModel
-from nl2sql.sessions.conversational import conversational
+from nl2sql.sessions.conversation import conversational
 
 Q4 = TOP.replace("quarter = 3", "quarter = 4")
 

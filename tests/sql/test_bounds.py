@@ -24,10 +24,18 @@ from nl2sql.eval.rules import RULES, order_keys, order_matters
 from nl2sql.repair.analyzer import ErrorAnalyzer
 from nl2sql.repair.clause_repairs import DANGLING, DOUBLED, SIGN
 from nl2sql.repair.deterministic import mend
-from nl2sql.sql.bounds import MAX_CHARS, MAX_NESTING, REFUSED, bounded, decode_json, load_json, past_limits
 from nl2sql.sql.facets import differing
 from nl2sql.sql.features import features, hardness
-from nl2sql.sql.parse import parse_bounded
+from nl2sql.sql.parse import (
+    MAX_CHARS,
+    MAX_NESTING,
+    REFUSED,
+    bounded,
+    decode_json,
+    load_json,
+    parse_bounded,
+    past_limits,
+)
 from nl2sql.sql.same import exact_match, query_key, same_sql, same_text, tree_key
 from nl2sql.sql.text import parse, syntax_error
 from nl2sql.vizql.from_sql import structured

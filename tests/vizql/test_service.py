@@ -20,10 +20,10 @@ from test_compile import SOURCE, TABLES
 from nl2sql.databases.engines import open_database
 from nl2sql.errors import Nl2SqlError, UsageError
 from nl2sql.interfaces import Database
-from nl2sql.vizql import answers
-from nl2sql.vizql.answers import reaction
+from nl2sql.vizql import querying
 from nl2sql.vizql.compile import compiled
 from nl2sql.vizql.query import Request
+from nl2sql.vizql.querying import reaction
 from nl2sql.vizql.service import ENVIRONMENT, VizqlService, open_service
 from nl2sql.vizql.source import DataSource, read_source
 
@@ -257,18 +257,18 @@ def test_a_request_is_sent_again_as_often_as_there_are_pauses(service: VizqlServ
     result = service.run({"fields": [CITY]})
     assert result.error_kind == "500000"
     assert result.error == "500000 (the service has an error): down (sent 4 times)"
-    assert len(server.bodies) == 1 + len(answers.pauses()) == 4
+    assert len(server.bodies) == 1 + len(querying.pauses()) == 4
 
 
 def test_the_page_has_the_table_of_reactions() -> None:
     page = (Path(__file__).parents[2] / "docs" / "vizql.md").read_text(encoding="utf-8")
     for name in ("refine", "stop", "again"):
         (row,) = re.findall(rf"^\| `{name}` \| (.*?) \|", page, re.MULTILINE)
-        assert re.findall("`(.+?)`", row) == [known.code for known in answers.known_codes() if known.reaction == name]
+        assert re.findall("`(.+?)`", row) == [known.code for known in querying.known_codes() if known.reaction == name]
 
 
 def test_pauses_grow() -> None:
-    pauses = answers.pauses()
+    pauses = querying.pauses()
     assert pauses and list(pauses) == sorted(set(pauses))
 
 

@@ -24,8 +24,7 @@ from sqlglot.tokens import Token, TokenType
 
 from nl2sql.errors import one_line
 from nl2sql.models.http.wire import CLOSING, OPENING, begun, set_aside
-from nl2sql.sql.bounds import REFUSED, decode_json, past_limits
-from nl2sql.sql.parse import parse_bounded
+from nl2sql.sql.parse import REFUSED, decode_json, parse_bounded, past_limits
 from nl2sql.sql.same import same_tokens
 from nl2sql.sql.text import Tree, edited, parse, syntax_error, tokens
 

@@ -32,10 +32,9 @@ from nl2sql.agents.vizql.state import (
 )
 from nl2sql.config import VizqlConfig
 from nl2sql.interfaces import RunResult
-from nl2sql.vizql.answers import reaction
 from nl2sql.vizql.mending import Place, as_json
 from nl2sql.vizql.query import DIALECT, is_request
-from nl2sql.vizql.querying import statement
+from nl2sql.vizql.querying import reaction, statement
 from nl2sql.vizql.validator import Validation
 
 Update: TypeAlias = dict[str, Any]

@@ -28,7 +28,7 @@ from nl2sql.agents.checks import constraints
 from nl2sql.agents.opening import link
 from nl2sql.agents.task import State, Task, guard, takes_no_sql
 from nl2sql.interfaces import Grammar
-from nl2sql.sql.bounds import decode_json
+from nl2sql.sql.parse import decode_json
 from nl2sql.vizql.from_sql import nullable_captions, structured
 from nl2sql.vizql.infer import infer
 from nl2sql.vizql.mending import LEAST, Place, apply, as_json

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nl2sql.interfaces import RunResult
-from nl2sql.sql.bounds import MAX_CHARS
+from nl2sql.sql.parse import MAX_CHARS
 
 Rows = Sequence[tuple[Any, ...]]
 

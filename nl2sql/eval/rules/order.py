@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nl2sql.interfaces import RunResult
-from nl2sql.sql.bounds import past_limits, remember_short
-from nl2sql.sql.parse import parse_bounded
+from nl2sql.sql.parse import parse_bounded, past_limits, remember_short
 
 QUOTED = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|`[^`]*`|\[[^\]]*\]|--[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 ORDER_BY = re.compile(r"\border\s+by\b", re.IGNORECASE)

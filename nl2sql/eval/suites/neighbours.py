@@ -1,6 +1,6 @@
 """Neighbours of a gold query: the same query with one thing wrong, each tagged with its kind.
 
-``neighbours_of(sql, source, seed=0)`` mutates the syntax tree (``mutate_conditions.py``, ``mutate_shape.py``). What
+``neighbours_of(sql, source, seed=0)`` mutates the syntax tree (``mutations.py``). What
 cannot show in the answer is not made where that is easy to see (``mutator``); some neighbours are equivalent all the
 same. Whether one compiles is found out where it is executed (``arena.py``).
 
@@ -16,8 +16,7 @@ from sqlglot import expressions as exp
 from sqlglot.errors import SqlglotError
 
 from nl2sql.errors import UsageError
-from nl2sql.eval.suites import mutate_conditions as conditions
-from nl2sql.eval.suites import mutate_shape as shape
+from nl2sql.eval.suites import mutations
 from nl2sql.eval.suites.mutator import NULLS, REPEATS, TIES, Mutator, Neighbour, scopes_of
 from nl2sql.eval.suites.source import SourceDatabase
 from nl2sql.sql.parse import parse_bounded
@@ -41,10 +40,21 @@ KINDS = (
     "added condition",
 )
 MUTATIONS: tuple[Callable[[Mutator], None], ...] = (
-    conditions.comparisons, conditions.connectives, conditions.conditions, conditions.constants, shape.columns,
-    shape.distincts, shape.joins, conditions.nulls, shape.clauses, shape.orders, shape.limits, shape.aggregates,
-    shape.set_operations, shape.groups,
-)  # fmt: skip
+    mutations.comparisons,
+    mutations.connectives,
+    mutations.conditions,
+    mutations.constants,
+    mutations.columns,
+    mutations.distincts,
+    mutations.joins,
+    mutations.nulls,
+    mutations.clauses,
+    mutations.orders,
+    mutations.limits,
+    mutations.aggregates,
+    mutations.set_operations,
+    mutations.groups,
+)
 
 __all__ = ["KINDS", "NULLS", "REPEATS", "TIES", "Neighbour", "neighbours_of", "parse_gold"]
 
@@ -88,7 +98,7 @@ def neighbours_of(sql: str, source: SourceDatabase, *, seed: int = 0) -> list[Ne
         mutation(m)
         if m.text() != original:
             raise AssertionError(f"{mutation.__name__} did not put the query back: {m.text()}")
-    conditions.top_up(m)
+    mutations.top_up(m)
     return _thinned([n for n in m.neighbours.values() if n.kind != "gold"], m.rng)
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from nl2sql.errors import ModelError
 from nl2sql.models.http.transport import LineSink
-from nl2sql.sql.bounds import load_json
+from nl2sql.sql.parse import load_json
 
 _SAME = ("model", "temperature", "top_p", "stream")
 _DROPPED = (

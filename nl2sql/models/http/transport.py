@@ -27,7 +27,7 @@ from nl2sql.errors import Cancelled, ModelError, one_line
 from nl2sql.machine import masked, masked_data
 from nl2sql.models.http.providers import OWN, Place, key_headers
 from nl2sql.models.http.wire import Gathered
-from nl2sql.sql.bounds import load_json
+from nl2sql.sql.parse import load_json
 
 logger = logging.getLogger(__name__)
 logging.getLogger("httpcore2").setLevel(logging.INFO)  # DEBUG shows headers, and a server may quote the key in one

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeGuard
 
 from nl2sql.errors import ModelError, one_line
-from nl2sql.sql.bounds import load_json
+from nl2sql.sql.parse import load_json
 
 # ------------------------------------------------------------ what a model thinks before it answers
 # Servers give it in a field of its own (``reasoning_content``: vLLM, llama.cpp; ``reasoning``:

@@ -28,7 +28,7 @@ from typing import Any
 
 from sqlglot import exp
 
-from nl2sql.vizql.conditions import lowered
+from nl2sql.vizql.evaluation import lowered
 from nl2sql.vizql.fields import DATE_PARTS
 from nl2sql.vizql.filters import is_full_date
 from nl2sql.vizql.formula_tree import bracketed

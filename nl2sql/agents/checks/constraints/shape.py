@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nl2sql.sql.bounds import remember_short
+from nl2sql.sql.parse import remember_short
 from nl2sql.sql.words import is_plural, letter_words, singular
 
 if TYPE_CHECKING:
