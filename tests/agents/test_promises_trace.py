@@ -165,7 +165,7 @@ def test_a_last_query_that_fails_is_an_episode_with_the_engine_s_error(shop: Pat
 
 def test_a_model_that_fails_ends_the_episode_with_what_was_recorded(shop: Path) -> None:
     episode, _ = play(shop, *FIRST, RIGHT, "validate_sql")
-    assert episode.finish == "error" and (episode.error or "").startswith("model: scripted model 'scripted' has no reply")
+    assert episode.finish == "error" and (episode.error or "").startswith("model: scripted model 'scripted' has")
     assert episode.sql == f"{RIGHT};" and [record["step"] for record in episode.trace] == [0, 0, 1, 1, 2, 2]
     assert [call["kind"] for call in episode.calls] == ["act", "act", "sql", "act"]
     assert [call["text"] for call in episode.calls][2] == RIGHT
