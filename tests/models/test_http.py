@@ -252,12 +252,23 @@ def test_n_samples_come_from_one_request_or_from_several(many: int) -> None:
         assert [c.text for c in found] == [c.text for c in again]
 
 
-def test_a_server_that_cannot_sample_is_refused_samples() -> None:
+def test_a_server_that_cannot_sample_gives_one_answer_for_all_samples(caplog: pytest.LogCaptureFixture) -> None:
     with serving(Dialect(samples=False)) as server:
         model = opened(server)
-        with pytest.raises(ModelError, match="decodes greedily"):
-            model.generate(CHAT, max_new_tokens=4, sampling=Sampling(), seed=1)
-        assert model.generate(CHAT, max_new_tokens=4)
+        (one,) = model.generate(CHAT, max_new_tokens=4)
+        model.generate(CHAT, max_new_tokens=4, sampling=Sampling(), seed=1)
+        before = len(server.requests)
+        found = model.generate(CHAT, max_new_tokens=4, sampling=Sampling(), seed=1, n=5)
+        assert [c.text for c in found] == [one.text] * 5 and len(server.requests) == before + 1
+        assert [c.usage.model_calls for c in found] == [1, 0, 0, 0, 0]
+        assert caplog.text.count("decodes greedily") == 1
+
+
+@pytest.mark.parametrize("dialect", [Dialect(), Dialect(tokenize=False, usage=True), Dialect(chat=False)])
+def test_a_server_is_asked_three_things_before_the_first_question(dialect: Dialect) -> None:
+    with serving(dialect) as server:
+        opened(server).close()
+        assert len(server.requests) <= 3 + (not dialect.chat) * 4, [request["path"] for request in server.requests]
 
 
 def test_stop_strings_are_cut_here_and_the_stream_is_hung_up() -> None:

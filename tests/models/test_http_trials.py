@@ -11,6 +11,8 @@ import pytest
 from models.provider_servers import KEY, SQL, Anthropic, App, Refused, provider_at
 from models.standin import CHAT, Dialect, opened, sends, serving
 
+from nl2sql.agents.controllers import answer
+from nl2sql.benchmarks import load_benchmark
 from nl2sql.errors import ModelError
 from nl2sql.interfaces import Grammar, Sampling
 from nl2sql.models import load_model
@@ -60,6 +62,22 @@ def test_a_server_that_takes_temperatures_up_to_one_keeps_them(started: Any) -> 
     assert app.bodies[-1]["temperature"] == 0.8
     assert model.generate(ASKED, max_new_tokens=12)[0].text == SQL
     assert app.bodies[-1]["temperature"] == 0 and app.refusals == [] and model.describe()["refused"] == []
+
+
+def test_candidates_of_a_server_that_decodes_greedily_are_one_answer(started: Any) -> None:
+    model = started("vllm", App())
+    database = load_benchmark("packaged").database("scale_models")
+    episode = answer("How many customers are there?", database, model, "candidates")
+    assert (episode.error, episode.sql) == (None, f"{SQL};") and len(episode.rows) == 1
+
+
+def test_a_server_that_leaves_the_open_turn_out_is_noticed_by_its_answer(started: Any) -> None:
+    class Forgetful(Anthropic):
+        def message(self, body: dict[str, Any]) -> Any:
+            return super().message({**body, "messages": [m for m in body["messages"] if m["role"] == "user"]})
+
+    assert started("anthropic", Forgetful(key=KEY)).describe()["prefill"] == "user_turn"
+    assert started("anthropic", Anthropic(key=KEY)).describe()["prefill"] == "chat"
 
 
 def test_a_temperature_that_is_refused_where_zero_is_taken_is_told(started: Any) -> None:

@@ -218,7 +218,7 @@ def test_a_refused_parameter_costs_one_call_and_is_named(started: Any, caplog: p
     assert ask(model).text == " COUNT(*) FROM customers"
     sampled = model.generate(ASKED, stop=[";"], max_new_tokens=12, sampling=Sampling(0.9), seed=3, n=2)
     assert [answer.text for answer in sampled] == ["SELECT COUNT(*) FROM customers"] * 2
-    refused = ["max_tokens", "temperature", "top_p"]
+    refused = ["max_tokens", "temperature", "logprobs", "top_p"]
     assert model.describe()["refused"] == refused
     assert len(app.refusals) == len(refused)
     assert probed == len(refused) + 3  # the question, the question with room for thoughts, the system's role
@@ -244,7 +244,7 @@ def test_a_manifest_names_what_is_refused(started: Any, tmp_path: Path) -> None:
         "-q",
     )
     described = json.loads((out / "manifest.json").read_text(encoding="utf-8"))["model"]
-    assert described["refused"] == ["max_tokens", "temperature", "top_p"]
+    assert described["refused"] == ["max_tokens", "temperature", "logprobs", "top_p"]
     assert described["thinking_tokens"] == 2048
 
 

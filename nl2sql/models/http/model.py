@@ -72,6 +72,7 @@ class HttpModel:
         self._finding = threading.Lock()
         self._counted = CountedPrompts()
         self._told = False  # that thoughts took all the tokens
+        self._told_greedy = False  # that the server does not sample
 
     # ------------------------------------------------------------------------------------------ the protocol
 
@@ -93,7 +94,8 @@ class HttpModel:
 
         Token counts are the server's where it gives any. Where ``n`` answers come from one request, its tokens and
         seconds are split evenly. Raises ModelError, also for a grammar on a server without structured output, for
-        sampling on a server that decodes greedily whatever it is asked, and for tools that it does not show its model.
+        tools that it does not show its model. A server that decodes greedily whatever it is asked is asked once: its
+        answer stands for all samples, which is said once (logger).
         """
         started = time.perf_counter()
         check_call(n, max_new_tokens, stop)
@@ -101,8 +103,12 @@ class HttpModel:
         if tools:
             self.check(grammar=grammar is not None, tools=True)
         extra = self._constraint(grammar) if grammar is not None else {}
-        if sampling is not None:
-            self._check_sampling()
+        if sampling is not None and not self._samples():
+            (only,) = self.generate(
+                messages, prefill=prefill, stop=stop, max_new_tokens=max_new_tokens, grammar=grammar, cancel=cancel,
+                tools=tools,
+            )  # fmt: skip
+            return [only, *[replace(only, usage=Usage())] * (n - 1)]
         known = self._known_count(messages, prefill, tools)
         if known is not None and known + max_new_tokens > self.context_window:
             raise ModelError(
@@ -375,14 +381,15 @@ class HttpModel:
         except ModelError as error:
             raise ModelError(f"{self.url}: {error}") from None
 
-    def _check_sampling(self) -> None:
-        """Raises ModelError for a server that does not sample. At a temperature of its own it does."""
-        if "temperature" not in self._server.refused and not self._trials.samples(self._trial):
-            raise ModelError(
-                f"{self.url} decodes greedily whatever the temperature, so it cannot draw samples; leave "
-                "react.do_sample=false, single_shot.samples=1 and candidates.n=1 (no --equal-tokens), or use another "
-                "server"
+    def _samples(self) -> bool:
+        """Does the server sample? At a temperature of its own it does; one that does not is named once."""
+        found = "temperature" in self._server.refused or self._trials.samples(self._trial)
+        if not found and not self._told_greedy:
+            self._told_greedy = True
+            logger.warning(
+                "%s decodes greedily whatever the temperature: all samples of a question are one answer", self.url
             )
+        return found
 
     def _trial(self, tokens: int, **extra: Any) -> Any:
         path, prompt = self._prompt(_STORY, "")

@@ -1,4 +1,4 @@
-"""The probe of a server: a few tiny questions, asked once at the start, show what it does.
+"""The probe of a server: three tiny questions, asked once at the start, show what it does; more where it refuses one.
 
 Servers differ most in how they take an open assistant turn (``prefill``). In order of preference:
 
@@ -40,6 +40,11 @@ logger = logging.getLogger(__name__)
 Way = Literal["completions", "chat", "user_turn"]
 DEFAULT_WINDOW = 4096  # tokens, where neither the server nor the user names a window
 _ASKED: tuple[Message, ...] = ({"role": "user", "content": "What is the capital of France?"},)
+_SYSTEM: Message = {"role": "system", "content": "Answer."}
+_SAMPLED = {"temperature": 0.7, "top_p": 0.9, "seed": 1}
+_LINES = 23
+_TURN = "the\n" * _LINES  # an open turn
+_BEGUN = "The capital of France"  # an open turn that its answer would go on with
 _ALL_THOUGHT = "model output limit was reached"  # OpenAI, where thoughts took all the tokens that were allowed
 _TEMPLATE_SWITCH = {"chat_template_kwargs": {"enable_thinking": False}}  # models that think aloud answer directly
 
@@ -117,6 +122,8 @@ class _Probe:
         self._thinking = thinking
         self._limit = LIMIT
         self._fields: dict[str, Any] = {}
+        self._written = ""  # the answer to a rendered prompt
+        self._logprobs: dict[str, Any] = {}
 
     def run(self, said: int | None, likely: int | None) -> Abilities:
         plain: RequestRefused | None = None
@@ -129,11 +136,10 @@ class _Probe:
         window = self._window(said, likely)
         if thinks and self._chat is None:
             return self._thinker(window, asked)
-        way, bos, trims, echoes = self._way(asked, plain)
+        way, bos, trims, echoes = self._way(asked, answer, plain)
         if way == "completions":
-            self._fields = {}
-            answer = self._complete(_ASKED, bos, 8).text
-        ask = self._complete if way == "completions" else self._converse
+            self._fields, answer = {}, self._written
+        stops, many, systems = self._extras(way, bos, asked, answer)
         return Abilities(
             way=way,
             window=window.tokens,
@@ -141,12 +147,12 @@ class _Probe:
             counting=self._counting(way, plain is not None),
             fields=self._fields,
             limit_field=self._limit,
-            systems=way == "completions" or self._systems(asked),
+            systems=systems,
             trims=trims,
             echoes=echoes,
-            stops=self._stops(lambda **more: ask(_ASKED, bos, 8, **more), answer),
-            many=self._many(lambda **more: ask(_ASKED, bos, 1, **more)),
-            logprobs=self._logprobs(lambda **more: ask(_ASKED, bos, 1, **more), way),
+            stops=stops,
+            many=many,
+            logprobs=self._logprobs,
             drop_bos=bos,
             server=self._about,
             answer=answer,
@@ -223,7 +229,7 @@ class _Probe:
             for limit in (LIMIT, NEWER_LIMIT):
                 self._fields, self._limit = dict(fields), limit
                 try:
-                    return self._converse(_ASKED, "", 8)
+                    return self._scored(lambda **more: self._converse(_ASKED, "", 8, **more), {"logprobs": True})
                 except RequestRefused as error:
                     if error.status not in (400, 404, 405, 422, 501):
                         raise
@@ -235,6 +241,19 @@ class _Probe:
         self._fields, self._limit = {}, LIMIT
         assert refused is not None
         raise refused
+
+    def _scored(self, ask: Callable[..., _Heard], wanted: dict[str, Any]) -> _Heard:
+        """An answer, with log probabilities where the server gives any; ``_logprobs``: the fields that ask for them."""
+        try:
+            heard = ask(**wanted)
+        except RequestRefused:
+            heard = ask()
+            self._server.refuse("logprobs")  # without it, it answers
+        self._logprobs = wanted if heard.logprob is not None else {}
+        return heard
+
+    def _complete_scored(self, bos: str) -> _Heard:
+        return self._scored(lambda **more: self._complete(_ASKED, bos, 8, **more), {"logprobs": 1})
 
     def _usual_fields(self) -> list[Mapping[str, Any]]:
         """The fields that make a model think or not, each set to be tried in place of the one before."""
@@ -248,38 +267,61 @@ class _Probe:
             return [{} if self._thinking is None else {"reasoning_effort": "none"}]
         return [_TEMPLATE_SWITCH, {}]
 
-    def _way(self, asked: int, plain: RequestRefused | None) -> tuple[Way, str, bool, bool]:
-        """The way of an open turn to this server; a token to drop; is white space at its end lost; is it echoed."""
+    def _way(self, asked: int, answer: str, plain: RequestRefused | None) -> tuple[Way, str, bool, bool]:
+        """The way of an open turn to this server; a token to drop; is white space at its end lost; is it echoed.
+
+        Tokens tell whether the turn was left open: the lines of ``_TURN`` have equally many, and what closes a turn
+        is no multiple of them. Where the documentation says that turns are continued, and no count tells, the answer
+        does: a server that leaves the open turn out answers as it did without it.
+        """
         if self._chat is not None:
             bos = self._rendered_alike(self._chat)
             if bos is not None:
                 return "completions", bos, False, False
         if plain is not None:  # no chat here: a base model, or a server of completions only
             try:
-                self._complete(_ASKED, "", 1)
+                self._written = self._complete_scored("").text
             except RequestRefused:
                 raise self._wrong_name(plain) from None
             return "completions", "", False, False
-        turns = ("the", "the" + " the" * 10, "the\n")
+        turn = _BEGUN if self._server.foreign else _TURN
         try:
-            replies = [
-                self._converse((*_ASKED, {"role": "assistant", "content": text}), "", 1, **CONTINUE) for text in turns
-            ]
+            heard = self._converse((*_ASKED, {"role": "assistant", "content": turn}), "", 8, **CONTINUE)
         except (RequestRefused, Unanswered) as error:
             self._check_refused(error)
             return "user_turn", "", False, False
-        counts = [reply.prompt for reply in replies]
-        head = counts[0] - (counts[1] - counts[0]) / 10  # tokens before the open turn's first word
-        if self._server.foreign:  # its documentation says that it continues, and no count tells
+        if self._server.foreign:
+            if heard.text == answer:
+                logger.warning("%s leaves out the turn that it is to continue; it is quoted instead", self._server.base)
+                return "user_turn", "", False, False
             return "chat", "", True, False
-        if not asked or head != asked:
+        tokens = heard.prompt - asked  # of the open turn, and of what closes it
+        if not asked or tokens < _LINES - 1 or -tokens % _LINES > 1:
             return "user_turn", "", False, False
-        return "chat", "", counts[2] == counts[0], replies[1].text.startswith(turns[1])
+        return "chat", "", tokens % _LINES > 0, heard.text.startswith(turn.rstrip())
+
+    def _extras(self, way: Way, bos: str, asked: int, answer: str) -> tuple[bool, bool, bool]:
+        """Does it honour stop strings, n, a system text? Asked by one request, or by one each if it refuses that."""
+        ask = self._complete if way == "completions" else self._converse
+        words = answer.split()
+        stop = {"stop": words[1:4]} if len(words) > 2 else {}
+        messages = _ASKED if way == "completions" else (_SYSTEM, *_ASKED)
+        try:
+            heard = ask(messages, bos, 8, **_SAMPLED, n=2, **stop)
+        except ModelError:
+            return (
+                self._stops(lambda **more: ask(_ASKED, bos, 8, **more), answer),
+                self._many(lambda **more: ask(_ASKED, bos, 1, **more)),
+                way == "completions" or self._systems(asked),
+            )
+        stops = bool(stop) and not any(word in heard.text for word in words[1:4])
+        systems = way == "completions" or not asked or heard.prompt != asked
+        return stops, heard.choices == 2, systems
 
     def _systems(self, asked: int) -> bool:
         """Does it take a system text, and does the text make the prompt longer? Some templates leave it out."""
         try:
-            heard = self._converse(({"role": "system", "content": "Answer."}, *_ASKED), "", 1)
+            heard = self._converse((_SYSTEM, *_ASKED), "", 1)
         except (RequestRefused, Unanswered) as error:
             self._check_refused(error)
             return False
@@ -297,10 +339,11 @@ class _Probe:
         expected = len(chat.prompt_ids(_ASKED))
         for bos in ("", chat.bos_token):
             try:
-                counted = self._complete(_ASKED, bos, 1).prompt
+                heard = self._complete_scored(bos)
             except RequestRefused:
                 return None
-            if counted == expected:
+            if heard.prompt == expected:
+                self._written = heard.text
                 return bos
             if not chat.bos_token:
                 break
@@ -321,7 +364,7 @@ class _Probe:
     def _many(self, ask: Callable[..., _Heard]) -> bool:
         """Does it give two answers at once? The fields of a sample are sent along, so that a refusal shows here."""
         try:
-            return ask(n=2, temperature=0.7, top_p=0.9, seed=1).choices == 2
+            return ask(n=2, **_SAMPLED).choices == 2
         except RequestRefused:
             self._server.refuse("n")
         except Unanswered:
@@ -329,18 +372,6 @@ class _Probe:
         except ModelError:
             pass
         return False
-
-    def _logprobs(self, ask: Callable[..., _Heard], way: Way) -> dict[str, Any]:
-        wanted: dict[str, Any] = {"logprobs": 1 if way == "completions" else True}
-        try:
-            return wanted if ask(**wanted).logprob is not None else {}
-        except RequestRefused:
-            self._server.refuse("logprobs")
-        except Unanswered:
-            raise
-        except ModelError:
-            pass
-        return {}
 
     def _counting(self, way: Way, no_chat: bool) -> Literal["tokenizer", "vllm", "llama.cpp", "usage"]:
         if self._chat is not None and way == "completions":
