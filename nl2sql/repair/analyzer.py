@@ -167,7 +167,7 @@ def _mistaken_name(sql: str, database: Database) -> str:
     return f"no such column: {name}" if kind == "unknown_column" else ""
 
 
-# ------------------------------------------------------------------------------- ``nl2sql explain``
+# ------------------------------------------------------------------------------- ``nl2sql data explain``
 # On the packaged ``scale_models`` database, ``SELECT nam FROM product_lines`` gives the error, its
 # category, the violated constraint, an alternative and, where a repair without a model is known,
 # the mended statement.

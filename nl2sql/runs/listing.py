@@ -173,7 +173,7 @@ def _read_report(path: Path) -> dict[str, Any]:
     return report if isinstance(report, dict) else {}
 
 
-# ----------------------------------------------------------------------------- ``nl2sql check-run``
+# ----------------------------------------------------------------------------- ``nl2sql runs check``
 
 Status = Literal["ok", "warn", "fail"]
 LISTED = 3  # ids named in a finding

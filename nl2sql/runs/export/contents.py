@@ -225,7 +225,7 @@ def _differing(ours: Any, default: Any, name: str = "") -> Iterator[tuple[str, A
         yield from _differing(value, default.get(key), f"{name}.{key}" if name else key)
 
 
-# ----------------------------------------------------------------------- ``nl2sql export-failures``
+# ----------------------------------------------------------------------- ``nl2sql runs failures``
 
 ANNOTATION = ("label", "comment")  # the tags and the note on an answer; empty without, for the annotator
 FIELDS = (

@@ -1,4 +1,4 @@
-"""The runs of a folder in a browser, live: ``nl2sql view``, on 127.0.0.1, for the person who has started it.
+"""The runs of a folder in a browser, live: ``nl2sql runs view``, on 127.0.0.1, for the person who has started it.
 
 The pages: the list of runs, the report of one run or of
 several beside one another, a run in progress, and a page that executes SQL in the sandbox. Loads no model; writes
