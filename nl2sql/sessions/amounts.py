@@ -66,15 +66,6 @@ def comparisons_of(text: str, taken: Sequence[tuple[int, int]]) -> list[Comparis
         low, high = (between[name].replace(",", "").rstrip(".") for name in ("low", "high"))
         found.append(Comparison("between", low, *between.span(), _kind_of(low), high=high))
     months = "|".join(MONTHS)
-    for match in re.finditer(
-        rf"\b(?:between|from) (?P<a>{months})(?: (?P<year>\d{{4}}))? (?:and|to|until|till|through) "
-        rf"(?P<b>{months}) (?P<end>\d{{4}})\b",
-        text,
-    ):
-        low, high = (MONTHS.index(match[name]) + 1 for name in ("a", "b"))
-        first, end = int(match["year"] or match["end"]), int(match["end"])
-        last = f"{end}-{high:02}-{calendar.monthrange(end, high)[1]}"
-        found.append(Comparison("between", f"{first}-{low:02}-01", *match.span(), "day", high=last))
     for match in re.finditer(rf"{_DAY_BEFORE}\b(?P<month>{months}){_DAY_BEHIND}(?:,? (?P<year>\d{{4}}))?\b", text):
         if not free(*match.span()):
             continue

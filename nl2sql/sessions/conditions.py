@@ -386,5 +386,4 @@ def known_words() -> frozenset[str]:
     listed = (word for name in ("openings", "endings", "pronouns", "edit_verbs", "heads") for word in cues[name])
     orders = (word for name in ("ascending", "descending") for word in edits[name])
     others = ("too", "only", "please", "thanks", "again", "instead", "both", "together", "combined", "separately")
-    words_of_people = (word for cells in edits["sexes"].values() for word in cells)
-    return frozenset([*STOP_WORDS, *listed, *orders, *others, *MONTHS, *adjectives(), *words_of_people])
+    return frozenset([*STOP_WORDS, *listed, *orders, *others, *MONTHS, *adjectives()])

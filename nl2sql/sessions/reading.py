@@ -26,8 +26,8 @@ Phrase = tuple[str, ...]
 _QUOTES = re.compile(r"[\"“”‘’]|(?<!\w)'|'(?!\w)")
 _CLAUSE = re.compile(r"[?!;:]|\.(?=\s|$)|\s[-–—]\s")
 _GROUP = re.compile(
-    r"\b(?:(?:broken down|split|divided|grouped|separated?|group|break (?:it|them|that|this|those) down|summed)"
-    r"(?: (?:it|them|that|this|those|these))?(?: up)? by|(?:spread|split|divided) (?:up )?(?:over|among|across|between)"
+    r"\b(?:(?:broken down|split|divided|grouped|separated?|group|summed)"
+    r"(?: (?:it|them|that|this|those|these|up))? by|(?:spread|split|divided) (?:up )?(?:over|among|across|between)"
     r"|se[pe][ae]r[ae]te(?:ly)?(?: \w+)? for(?: each| every| evry| all)?|for (?:each|every|evry)"
     r"|(?:in|on|at|of|from|with) (?:each|every)|each|every|per|by|across|for all)"
     r"(?: of)?(?: the| its| their)? (?P<what>[^,.;:?!()]+)"
@@ -36,8 +36,8 @@ _TWICE = re.compile(r"\b(?P<what>[a-z]+) (?:by|after|against) (?P=what)\b")
 _APART = re.compile(r"^(?:and |now )*(?P<what>[a-z]+(?: [a-z]+)?) (?:separate(?:ly)?|seperately|apart|individually)\b")
 _SORT = re.compile(
     r"\b(?:sort|sorted|order|ordered|rank|ranked|arranged?|listed|list(?= (?:them|those|these) by))"
-    r"(?: (?:it|them|that|this|those|these|the \w+))?"
-    r"(?: (?:by|on|from|in order of|according to))(?: the| their| its)? (?P<what>[^,.;:?!()]+)"
+    r"(?: (?:it|them|that|this|those|these))?"
+    r"(?: (?:by|on|from|according to))(?: the| their| its)? (?P<what>[^,.;:?!()]+)"
 )
 _FIRST = re.compile(r"\b(?P<what>(?:most |least )?[a-z]+(?: [a-z]+)?) (?:first|last|on top|at the top)\b")
 SO_MANY = rf"(?:\d{{1,3}}|{TO_TEN})"
@@ -46,9 +46,7 @@ _TOP = re.compile(
     rf"(?P<count>{SO_MANY})\b(?! (?:percent|%))"
 )
 _WORST = ("bottom", "worst", "lowest", "last")
-_RANKED = re.compile(
-    r"\b(?P<end>top|bottom|best|worst|highest|lowest|first|last)(?: \w+){0,3}? by (?P<what>[^,.;:?!()]+)"
-)
+_RANKED = re.compile(r"\b(?P<end>top|bottom|best|worst|highest|lowest|first|last)(?: \w+)? by (?P<what>[^,.;:?!()]+)")
 _WHICH_N = re.compile(rf"\bwhich (?P<count>{SO_MANY})\b")
 _SO_MANY = re.compile(rf"\b(?:[a-z]{{3,}}est|most [a-z]+) (?P<count>{SO_MANY})\b")
 _ORDINALS = ("second", "third", "fourth", "fifth")
@@ -61,8 +59,9 @@ _COUNT = re.compile(
     r"\bhow many\b|(?<!by )(?<!by the )\b(?:number|count) of\b|^(?:and |just |now )*count\b"
     r"|\bjust the (?:number|count)\b|\bcount (?:them|those|these|it)\b"
 )
-_TIES = re.compile(r"\b(?:equal|same|ties?|tied|then)\b[^,.;?!]*? by (?P<what>[^,.;?!]+)")
-_NO_GROUP = re.compile(_TIES.pattern + r"|\bby the way\b|\bby far\b|\bby any chance\b")
+_NO_GROUP = re.compile(
+    r"\b(?:equal|same|ties?|tied|then)\b[^,.;?!]*? by [^,.;?!]+|\bby the way\b|\bby far\b|\bby any chance\b"
+)
 _ADD = re.compile(
     r"^(?:and |also |please |now |then )*(?:add|include|also show|show also|with|plus|together with|along with"
     r"|also give|also list)\b(?P<what>[^.;?!]*)"
@@ -156,7 +155,7 @@ def _groupings(text: str) -> Iterator[Phrase]:
         yield (twice["what"],)
         return
     for match in _GROUP.finditer(_ONCE.sub(" ", text)):
-        for part in re.split(r" and (?:by |per )?| as well as ", match["what"]):
+        for part in re.split(r" and (?:by |per )?", match["what"]):
             phrase = [word for word in words(part) if word not in ("please", "instead", "now", "then", "only", "too")]
             for at, word in enumerate(phrase):
                 if word in (
@@ -177,7 +176,7 @@ def _groupings(text: str) -> Iterator[Phrase]:
                     phrase = phrase[:at]
                     break
             if phrase and not any(word.isdigit() for word in phrase):
-                yield tuple(phrase[:4])
+                yield tuple(phrase)
 
 
 def _orders(text: str) -> Iterator[tuple[Phrase, str]]:
@@ -193,17 +192,13 @@ def _orders(text: str) -> Iterator[tuple[Phrase, str]]:
     sorted_by = _SORT.search(text)
     ranked = _RANKED.search(text)
     if ranked and not sorted_by:
-        yield tuple(words(ranked["what"])[:3]), "asc" if ranked["end"] in _WORST else "desc"
+        yield tuple(words(ranked["what"])), "asc" if ranked["end"] in _WORST else "desc"
     elif sorted_by:
-        for part in re.split(r" and then by | then by | and by | and ", sorted_by["what"]):
-            yield tuple(words(part)[:4]), direction or way
+        yield tuple(words(sorted_by["what"])), direction or way
     elif not first and direction and re.search(r"\balphabetical|\bdescending\b|\bascending\b|\breverse", text):
         yield (), direction
     elif first and way:
         yield tuple(words(first["what"])), way
-    if first or sorted_by:
-        for match in _TIES.finditer(text):
-            yield tuple(words(match["what"])[:3]), "asc"
 
 
 def _other(direction: str) -> str:
@@ -264,7 +259,7 @@ def _aggregate(text: str) -> str:
     if re.search(r"\b(?:what|whats|and)\b.*\b(?:is|was|are|s|the)\b", text) or text.startswith("the "):
         for name in ("MAX", "MIN"):
             for word in edit_words()["aggregates"][name]:
-                row = rf"\bwhich\b|\bwho\b|\bones?\b|\bmost [a-z]+ed\b|\b{SO_MANY} (?:[a-z]+ )?with the\b"
+                row = r"\bwhich\b|\bwho\b|\bones?\b|\bmost [a-z]+ed\b"
                 if re.search(rf"\b(?:the|their|its|what) {word}\b", text) and not re.search(row, text):
                     return name
     return ""
@@ -312,7 +307,7 @@ def are_left_out(text: str, places: Sequence[tuple[int, int]]) -> list[bool]:
 
 def _listed(text: str) -> Iterator[Phrase]:
     """The phrases of "title, price and the year"."""
-    for part in re.split(r",| and | as well as | plus |/|&", text):
+    for part in re.split(r",| and | plus |/|&", text):
         phrase = words(part)
         if phrase:
             yield tuple(phrase)

@@ -131,8 +131,6 @@ _READS_ON = re.compile(
 logger = logging.getLogger(__name__)
 
 ASKED = "Q:"  # before a question in the quoted exchanges
-# Words of a follow-up that rules may answer: 95% of their edits are right up to here, half of those of longer ones.
-MOST_WORDS = 4
 
 
 @dataclass(frozen=True)
@@ -287,9 +285,8 @@ def edited_and_said(
     question: Question, resources: Resources, config: Config, evidence: tuple[Evidence, ...]
 ) -> Resolution:
     """Strategies beside and edit: the SQL of the turn that is meant, edited; else the model is asked beside it."""
-    turn, reaching_back = turn_meant(question.text, question.history, evidence)
-    short = len(words(question.text)) <= MOST_WORDS
-    edits = edited(question.text, turn, resources.database, reaching_back=reaching_back) if short else []
+    turn = turn_meant(question.text, question.history, evidence)
+    edits = edited(question.text, turn, resources.database)
     if not edits:
         return fallen_back(question, evidence, "edit", "no edit", turn=turn)
     sql, operations = edits[0]
@@ -325,8 +322,8 @@ BY_RULES: dict[str, Strategy] = {
 }
 
 
-def turn_meant(question: str, history: Sequence[Turn], evidence: Sequence[Evidence]) -> tuple[Turn, bool]:
-    """The turn that a follow-up speaks of, and whether it reaches back behind the last one.
+def turn_meant(question: str, history: Sequence[Turn], evidence: Sequence[Evidence]) -> Turn:
+    """The turn that a follow-up speaks of.
 
     That is the last turn, unless the question reaches back ("back to the stations", "those low stations again") and
     words of it name a table, column or value of an earlier turn's query that the last one's lacks.
@@ -336,9 +333,8 @@ def turn_meant(question: str, history: Sequence[Turn], evidence: Sequence[Eviden
     asked = {stem(word) for word in words(question) if word not in STOP_WORDS}
     scores = [2 * len(asked & _stems_of(turn.sql)) + len(asked & _stems_of(turn.user_query)) for turn in history]
     if not (back or pointing) or scores[-1] >= max(scores):
-        return history[-1], False
-    best = max(range(len(history)), key=lambda at: (scores[at], at))
-    return history[best], True
+        return history[-1]
+    return history[max(range(len(history)), key=lambda at: (scores[at], at))]
 
 
 def _stems_of(text: str) -> set[str]:

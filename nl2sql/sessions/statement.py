@@ -58,11 +58,6 @@ class Statement:
         """The names of the tables that are read."""
         return {table.name for table in self.sources().values()}
 
-    def others(self) -> list[Table]:
-        """The tables that are not read."""
-        read = self.tables()
-        return [table for table in self.schema.tables if table.name not in read]
-
     def table_of(self, column: exp.Column) -> Table | None:
         """The table of a column of this SELECT; None where it cannot be told."""
         return self.sources().get(self._alias_of(column))
@@ -238,17 +233,6 @@ class Statement:
             if select.args.get("from_") is not None and inner.sources() and not inner.aggregates():
                 yield condition, inner, negated
 
-    def is_join(self, condition: exp.Expr) -> bool:
-        """Are these columns of two tables that are equal, a join written in WHERE?"""
-        sides = [condition.left, condition.right] if isinstance(condition, exp.EQ) else []
-        return len({self._alias_of(side) for side in sides if isinstance(side, exp.Column)}) == 2
-
-    def keep_conditions_on(self, table: str, column: str = "") -> None:
-        """Drop the conditions that are not on this table, or on this column of it; joins stay."""
-        wanted = (table.lower(), column.lower()) if column else (table.lower(),)
-        compared = [(condition, self.column_compared(condition) or ()) for condition in self.conditions()]
-        self.set_conditions([c for c, found in compared if found[: len(wanted)] == wanted or self.is_join(c)])
-
     def drop_conditions_on(self, table: str, columns: Iterable[str]) -> bool:
         """Whether there was any."""
         named = {(table.lower(), column.lower()) for column in columns}
@@ -327,17 +311,6 @@ class Statement:
     def alone(self) -> Statement:
         """The main table without the others."""
         return Statement(exp.select("1").from_(exp.Table(this=self._identifier(self.main.name))), self.schema)
-
-    def reroot(self, table: Table) -> None:
-        """Read ``table`` alone: its conditions stay, all other tables and conditions go."""
-        kept = [c for c in self.conditions() if (self.column_compared(c) or ("",))[0] == table.name.lower()]
-        for condition in kept:
-            for column in condition.find_all(exp.Column):
-                column.set("table", None)
-        self.tree.set("joins", None)
-        self.tree.set("from_", exp.From(this=exp.Table(this=self._identifier(table.name))))
-        self.clear("group", "having", "order", "limit", "distinct")
-        self.set_conditions(kept)
 
 
 def parts_of(condition: exp.Expr) -> list[exp.Expr]:

@@ -94,20 +94,15 @@ def select_of(statement: Statement, table: str, column: str, left_out: bool) -> 
     return Statement(found, statement.schema)
 
 
-def join_instead(statement: Statement, tables: Collection[str], left_out: Collection[str]) -> None:
-    """Where the statement reads one of ``tables`` after all, the conditions on it are on the rows that are joined.
-
-    left_out: those for which that holds of ``NOT IN (SELECT ...)`` too.
-    """
+def join_instead(statement: Statement, tables: Collection[str]) -> None:
+    """Where the statement reads one of ``tables`` after all, the conditions on it are on the rows that are joined."""
     kept: list[exp.Expr] = []
-    within = {id(condition): (inner, negated) for condition, inner, negated in statement.selects_within()}
+    within = {id(condition): inner for condition, inner, negated in statement.selects_within() if not negated}
     sources = statement.tables()
     for condition in statement.conditions():
-        inner, negated = within.get(id(condition), (None, False))
-        ours = left_out if negated else tables
-        if inner and inner.main.name in ours and inner.tables() <= sources:
-            moved = [_moved(part, inner, statement) for part in _asked_of_rows(inner)]
-            kept += [excluding(exp.and_(*moved))] if negated and moved else moved or [condition]
+        inner = within.get(id(condition))
+        if inner and inner.main.name in tables and inner.tables() <= sources:
+            kept += [_moved(part, inner, statement) for part in _asked_of_rows(inner)] or [condition]
         else:
             kept.append(condition)
     statement.set_conditions(kept)
@@ -175,21 +170,13 @@ class Where:
         return Named(known.name, name) if known and name else None
 
     def _keys_compared(self, table: str) -> list[exp.Expr]:
-        """Conditions on keys to ``table``: "the History department" in the place of ``dept_code = 'PHY'``."""
-        return [
-            condition
-            for source in self.statement.sources().values()
-            for key in source.foreign_keys
-            if key.ref_table.lower() == table.lower() and len(key.columns) == 1
-            if self._is_the_key(source, key.columns[0], table)
-            for condition in self.statement.conditions_on(source.name, key.columns[0])
-            if isinstance(condition, (exp.EQ, exp.In))
-        ]
-
-    def _is_the_key(self, source: Table, column: str, other: str) -> bool:
-        """Is it the only key to ``other``, or the one that is said: "to Zurich" leaves the origin as it is?"""
-        keys = [key for key in source.foreign_keys if key.ref_table.lower() == other.lower()]
-        return len(keys) == 1
+        """Conditions on a table's only key to ``table``: "the History department" for ``dept_code = 'PHY'``."""
+        found: list[exp.Expr] = []
+        for source in self.statement.sources().values():
+            keys = [key.columns for key in source.foreign_keys if key.ref_table.lower() == table.lower()]
+            if len(keys) == 1 and len(keys[0]) == 1:
+                found += self.statement.conditions_on(source.name, keys[0][0])
+        return [condition for condition in found if isinstance(condition, (exp.EQ, exp.In))]
 
     def _put(
         self, table: str, condition: exp.Expr, replaced: Sequence[exp.Expr] = (), *, left_out: bool = False
@@ -235,7 +222,7 @@ class Where:
 
     def settle(self, joined: set[str]) -> None:
         """Conditions on tables that were ``joined`` after all, to be shown or counted, are on the joined rows."""
-        join_instead(self.statement, joined | self._others, self._others)
+        join_instead(self.statement, joined | self._others)
 
     def compared_before(self, wanted: Sequence[str]) -> Named | None:
         """The first column of such a kind that a condition compares."""

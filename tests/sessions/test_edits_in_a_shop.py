@@ -24,8 +24,9 @@ CREATE TABLE sales (sale_id INTEGER PRIMARY KEY, customer_id INTEGER REFERENCES 
 CREATE TABLE pupils (pupil_id INTEGER PRIMARY KEY, lname TEXT, fname TEXT, sex TEXT, age INTEGER, rating INTEGER,
     on_grant TEXT);
 CREATE TABLE card_payments_daily (payment_id INTEGER PRIMARY KEY, paid REAL, total REAL);
-CREATE TABLE towers (tower_id INTEGER PRIMARY KEY, name TEXT, width REAL, height REAL);
-INSERT INTO towers VALUES (1, 'Old', 12.5, 60.5);
+CREATE TABLE towers (tower_id INTEGER PRIMARY KEY, name TEXT, width REAL, height REAL, lift INTEGER,
+    painter TEXT);
+INSERT INTO towers VALUES (1, 'Old', 12.5, 60.5, 0, 'Gaul'), (2, 'New', 14.5, 80.5, 1, 'Hale');
 INSERT INTO staff VALUES (1, 'Ada', 'Berg', 111, NULL, 0), (2, 'Cem', 'Dogan', 222, 1, 50),
     (3, 'Eva', 'Falk', 333, 2, 80);
 INSERT INTO customers VALUES (1, 'Gil', 'Hart', 'Bonn', 'DE', 900.5, 2), (2, 'Ida', 'Juhl', 'Reno', 'US', 4000.5, 3);
@@ -37,11 +38,9 @@ INSERT INTO card_payments_daily VALUES (1, 5.5, 9.5);
 """
 RICH = "SELECT SUM(credit_limit) FROM customers WHERE country = 'DE' AND credit_limit > 500"
 EACH = "SELECT city, SUM(amount) FROM customers JOIN sales ON customers.customer_id = sales.customer_id GROUP BY city"
-PER_LINE = "SELECT line, SUM(amount) FROM sales JOIN products ON sales.product_id = products.product_id GROUP BY line"
 BOSS = "SELECT s.first_name FROM staff AS s JOIN staff AS b ON s.boss_id = b.staff_id WHERE {}.last_name = '{}'"
 DEAREST = "SELECT title FROM products ORDER BY msrp DESC LIMIT 2"
 SOLD = "SELECT COUNT(*) FROM sales WHERE amount > 5"
-SERVED = "SELECT COUNT(*) FROM staff JOIN customers ON staff.staff_id = customers.staff_id"
 PEOPLE = "SELECT city FROM customers WHERE credit_limit > 500"
 NEW = "SELECT title FROM products WHERE year = 2009"
 PUPILS = "SELECT lname FROM pupils WHERE rating > 50"
@@ -53,6 +52,7 @@ PER_PERSON = (
 PER_PERSON += " GROUP BY customers.customer_id"
 PER_CITY = "SELECT city, COUNT(*) FROM customers GROUP BY city"
 BOUGHT = "SELECT city FROM customers JOIN sales ON customers.customer_id = sales.customer_id WHERE amount > 5"
+SALES = "SELECT sale_id FROM sales"
 YEARS = "SELECT year, COUNT(*) FROM products GROUP BY year"
 
 
@@ -68,13 +68,18 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
     [
         (EACH, "for 2004 only", "sales.sold_on BETWEEN '2004-01-01' AND '2004-12-31'"),
         (YEARS, "before 2010", "WHERE year < 2010 GROUP BY year"),
-        (PEOPLE, "how many are from the US?", "country = 'US'"),
         (BOSS.format("b", "Berg"), "and Dogan?", BOSS.format("b", "Dogan").partition("WHERE ")[2]),
         (DEAREST, "and the cheapest?", "SELECT title FROM products ORDER BY msrp LIMIT 2"),
         (DEAREST, "which is the cheapest?", "SELECT title FROM products ORDER BY msrp LIMIT 1"),
         (DEAREST, "by buy price instead", "SELECT title FROM products ORDER BY buy_price DESC LIMIT 2"),
-        (DEAREST, "which lines are they in?", "SELECT line FROM products ORDER BY msrp DESC LIMIT 2"),
-        (DEAREST.replace(" LIMIT 2", " LIMIT 1"), "which line is it in?", "SELECT DISTINCT line"),
+        (DEAREST, "which lines?", "SELECT line FROM products ORDER BY msrp DESC LIMIT 2"),
+        (DEAREST.replace(" LIMIT 2", " LIMIT 1"), "which line?", "SELECT DISTINCT line"),
+        (RICHEST, "which products?", f"(SELECT customer_id {RICHEST.partition(' ')[2].partition(' ')[2]})"),
+        (PEOPLE, "how many in US?", "country = 'US'"),
+        (SOLD, "how many in 2004?", "sold_on BETWEEN '2004-01-01'"),
+        ("SELECT COUNT(*) FROM staff", "and Bonn customers?", "FROM staff JOIN customers"),
+        ("SELECT name FROM towers WHERE height > 70", "who painted it?", "SELECT DISTINCT painter FROM towers"),
+        ("SELECT name FROM towers", "with a lift", "SELECT name FROM towers WHERE lift = 1"),
         (SOLD.replace("COUNT(*)", "amount"), "the newest 5", "ORDER BY sold_on DESC LIMIT 5"),
         (NEW, "list them by title", f"{NEW} ORDER BY title"),
         (PUPILS, "how old are they?", PUPILS.replace("lname", "age")),
@@ -86,11 +91,6 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
         (PUPILS, "their average age", PUPILS.replace("lname", "AVG(age)")),
         ("SELECT sale_id FROM sales", "over 50", "SELECT sale_id FROM sales WHERE amount > 50"),
         ("SELECT title FROM products", "the cheapest per line", "SELECT line, MIN(buy_price) FROM products GROUP BY"),
-        (
-            RICHEST,
-            "which products did they buy?",
-            f"(SELECT customer_id {RICHEST.partition(' ')[2].partition(' ')[2]})",
-        ),
     ],
 )
 def test_what_is_said_is_what_is_changed(before: str, question: str, after: str, shop: Database) -> None:
@@ -102,18 +102,22 @@ def test_what_is_said_is_what_is_changed(before: str, question: str, after: str,
     [
         (RICH, "and in 2004?"),  # no year among the customers: no credit of 2004
         (EACH, "sorted by credit limit"),  # a city has several
-        (SERVED, "how many does each have?"),
-        (RICH, "how much have they paid in total?"),  # not their credit
-        (PEOPLE, "how many are behind with their bills?"),
-        (PEOPLE, "which of them are insolvent?"),
         (PEOPLE, "how many per colour?"),
-        (NEW, "how many times were they sold?"),
         (NEW, "who repairs them?"),
-        (NEW.replace("year = 2009", "msrp < 600"), "with more than 32 GB"),
         (NEW, "how many in stock?"),
-        (PUPILS, "how many ratings in a week?"),
         (NEW.replace("title", "AVG(msrp)"), "which was ordered most?"),
         (PUPILS, "who was expelled?"),
+        (SALES, "how much in 2004?"),
+        (SALES, "on 5 May"),
+        (SALES, "in March"),
+        (SALES, "early 2004"),
+        (SALES, "in 2004 and 2005"),
+        (SOLD, "who are they?"),  # customers or staff
+        ("SELECT first_name FROM staff WHERE bonus > 10", "who is their boss?"),
+        ("SELECT first_name FROM customers", "the most sales"),
+        ("SELECT COUNT(*) FROM products", "titles"),
+        (EACH, "the largest sale"),
+        (EACH, "the average amount"),
         (EACH, "the latest 3"),  # a city has several dates
         (EACH, "with the credit limit"),
         (PUPILS, "the longest"),
@@ -124,7 +128,6 @@ def test_what_is_said_is_what_is_changed(before: str, question: str, after: str,
         (NEW.replace("title", "AVG(msrp)"), "who got the most?"),
         (NEW.replace("title", "AVG(msrp)"), "lowest buy price"),
         (NEW.replace("title", "AVG(msrp)"), "the heaviest"),
-        (NEW, "line of at least 5"),
         (PUPILS, "the costliest"),
         (NEW, "who shopped there?"),
         (PER_CITY, "lowest price"),
@@ -133,7 +136,6 @@ def test_what_is_said_is_what_is_changed(before: str, question: str, after: str,
         ("SELECT year FROM products", "the best one"),
         (PUPILS, "who reads most often?"),
         (BOUGHT, "those without sales"),
-        (SERVED.replace("COUNT(*)", "first_name"), "which was visited most often?"),
         ("SELECT first_name FROM staff WHERE boss_id = 1", "who trained the most?"),  # not by the number of a card
     ],
 )

@@ -19,12 +19,12 @@ INSERT INTO "Orders" VALUES (1, 1, 10, 'left'), (2, 1, 30, 'right'), (3, 2, 50, 
 COUNT = 'SELECT COUNT(*) FROM "Orders"'
 TOTALS = 'SELECT o."orderId", o."Total" FROM "Orders" O'
 CASES = [
-    (COUNT, "only those in the North region", [(2,)]),
+    (COUNT, "only the North region", [(2,)]),
     (COUNT, "per region", [("North", 2), ("South", 1)]),
     (COUNT, "and per lateral?", [("left", 2), ("right", 1)]),
-    (TOTALS, "only those in the South region", [(3, 50)]),
+    (TOTALS, "only the South region", [(3, 50)]),
+    (f'{TOTALS} ORDER BY "Total"', "which lateral?", [("left",), ("right",)]),
     (TOTALS, "also show the lateral", [(1, 10, "left"), (2, 30, "right"), (3, 50, "left")]),
-    (TOTALS, "the one with the highest total", [(3, 50)]),
 ]
 
 

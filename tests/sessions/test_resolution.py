@@ -65,7 +65,7 @@ def test_beside_leaves_it_to_the_model_whether_a_question_follows_on(sales):
 def test_rules_answer_follow_ups_of_a_few_words(strategy, sales):
     short = resolve(follow_up("show me by region"), resources(sales), config(strategy))
     assert short.edited_sql and short.question.previous_sql == short.edited_sql
-    long = resolve(follow_up("and now show me by region"), resources(sales), config(strategy))
+    long = resolve(follow_up("and show me by region"), resources(sales), config(strategy))
     assert (long.is_followup, long.edited_sql, long.question.previous_sql) == (True, "", TOP)
 
 
@@ -193,14 +193,14 @@ def test_the_turn_that_is_meant_is_the_last_unless_the_question_reaches_back(sal
     regions = Turn("Which regions are there?", sql="SELECT name FROM regions")
     history = [COUNTED, regions]
 
-    def meant(text: str) -> tuple[Turn, bool]:
+    def meant(text: str) -> Turn:
         return turn_meant(text, history, evidence_of(text, history, sales))
 
-    assert meant("how many are there?") == (regions, False)
-    assert meant("Back to the products: which of them are fragile?") == (COUNTED, True)
-    assert meant("Those red products again: how many are fragile?") == (COUNTED, True)
-    assert meant("Returning to the products: how many are fragile?") == (COUNTED, True)
-    assert meant("Back to the regions: how many are there?") == (regions, False)
+    assert meant("how many are there?") == regions
+    assert meant("Back to the products: which of them are fragile?") == COUNTED
+    assert meant("Those red products again: how many are fragile?") == COUNTED
+    assert meant("Returning to the products: how many are fragile?") == COUNTED
+    assert meant("Back to the regions: how many are there?") == regions
 
 
 def test_the_prompt_of_a_follow_up_shows_the_previous_query_in_a_place_of_its_own():
