@@ -201,23 +201,7 @@ def named_group(phrase: Sequence[str], statement: Statement) -> Named | None:
         own = max(table.columns, key=lambda each: _score(asked, table, each))
         if column is None and _score(asked, table, own) > 0.9:  # "patient gender", two joins away
             column = Named(table.name, own.name)
-    key = column or named_column(phrase[:1], statement)
-    if key and (behind := _behind_key(phrase, key, statement)):
-        return behind
     return _label_behind(column, statement) if column else None
-
-
-def _behind_key(phrase: Sequence[str], column: Named, statement: Statement) -> Named | None:
-    """ "by destination country": the country of the airport that is the destination."""
-    table, own = statement.schema.table(column.table), words(column.column)
-    rest = [word for word in phrase if word not in STOP_WORDS and not any(alike(word, part) for part in own)]
-    for key in table.foreign_keys if table and rest else ():
-        target = statement.schema.table(key.ref_table)
-        if target and key.columns == (column.column,):
-            best = max(target.columns, key=lambda each: _score(rest, target, each))
-            if _score(rest, target, best) > 0.9:
-                return Named(target.name, best.name, column.score)
-    return None
 
 
 def _own_label(table: Table, statement: Statement) -> Named | None:

@@ -121,8 +121,6 @@ def superlative(conditions: Conditions) -> None:
     table = statement.schema.table(named.table) if named else None
     if named is None or table is None or not column_of(table, named.column):
         raise LookupError(f"a column that {adjective[0]} is about")
-    if conditions.is_never(named):
-        raise LookupError(f"{named.column} of rows that have none")
     column = statement.column(named.table, named.column)
     if not statement.one_per_group(named.table, named.column):
         raise LookupError(f"one {named.column} of each group")

@@ -241,9 +241,9 @@ def _adjective(text: str) -> tuple[str, str, str] | None:
             if adjective in ("most", "least") and re.search(rf"\bat {adjective}\b", text):
                 continue
             return (adjective, *adjectives()[adjective])
-    if re.search(r"\b(?:comes?|came|ranks?|ends?|ended|finish\w*|is|are|was|were) (?:in )?last\b", text):
+    if re.search(r"\b(?:is|are|was|were) last\b", text):
         return "last", "asc", "any"
-    if re.search(r"\b(?:comes?|came|ranks?|is|are|was|were) (?:in |out )?(?:first|ahead|on top)\b", text):
+    if re.search(r"\b(?:is|are|was|were) first\b", text):
         return "first", "desc", "any"
     return None
 

@@ -179,7 +179,7 @@ def _repeats(named: Named, statement: Statement) -> bool:
 def _listed_columns(
     reading: Reading, statement: Statement, used: Sequence[tuple[int, int]], kinds: Kinds
 ) -> Iterator[tuple[Named, ...]]:
-    """The columns of a clause that is nothing but a list of them, of one behind "list", and of one behind a comma."""
+    """The columns of a clause that is nothing but a list of them, and of one behind "list"."""
     for number, (start, end) in enumerate(reading.clauses):
         text = reading.text[start:end].strip()
         verb = _VERB.match(text)
@@ -192,11 +192,6 @@ def _listed_columns(
         if (number > 0 or verb) and not (verb and number == 0):
             columns = _all_named(text, statement, kinds)
             if columns and not _overlaps(start, end, used):
-                yield columns
-        if number == 0 and "," in text and not reading.orders and not reading.groupings:
-            offset = reading.text.find(",", start) + 1
-            columns = _all_named(reading.text[offset:end], statement, kinds)
-            if columns and not _overlaps(offset, end, used):
                 yield columns
         only = re.match(
             r"^(?:and |just |only |now |please )*(?:the |their |its )(?P<what>[a-z_, ]+?)(?: only| please| too)*$", text

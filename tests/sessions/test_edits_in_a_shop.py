@@ -24,6 +24,10 @@ CREATE TABLE sales (sale_id INTEGER PRIMARY KEY, customer_id INTEGER REFERENCES 
 CREATE TABLE pupils (pupil_id INTEGER PRIMARY KEY, lname TEXT, fname TEXT, sex TEXT, age INTEGER, rating INTEGER,
     on_grant TEXT);
 CREATE TABLE card_payments_daily (payment_id INTEGER PRIMARY KEY, paid REAL, total REAL);
+CREATE TABLE doors (door_id INTEGER PRIMARY KEY, inner_width REAL, outer_width REAL, state TEXT, seen_at TEXT,
+    closed_on TEXT);
+INSERT INTO doors VALUES (1, 1.5, 2.5, 'open', '2024-05-01 10:30:00', NULL),
+    (2, 3.5, 9.5, 'closed', '2025-06-02 11:30:00', '2024-07-01');
 CREATE TABLE towers (tower_id INTEGER PRIMARY KEY, name TEXT, width REAL, height REAL, lift INTEGER,
     painter TEXT);
 INSERT INTO towers VALUES (1, 'Old', 12.5, 60.5, 0, 'Gaul'), (2, 'New', 14.5, 80.5, 1, 'Hale');
@@ -52,6 +56,7 @@ PER_PERSON = (
 PER_PERSON += " GROUP BY customers.customer_id"
 PER_CITY = "SELECT city, COUNT(*) FROM customers GROUP BY city"
 BOUGHT = "SELECT city FROM customers JOIN sales ON customers.customer_id = sales.customer_id WHERE amount > 5"
+DOORS = "SELECT door_id FROM doors"
 SALES = "SELECT sale_id FROM sales"
 YEARS = "SELECT year, COUNT(*) FROM products GROUP BY year"
 
@@ -76,6 +81,17 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
         (DEAREST.replace(" LIMIT 2", " LIMIT 1"), "which line?", "SELECT DISTINCT line"),
         (RICHEST, "which products?", f"(SELECT customer_id {RICHEST.partition(' ')[2].partition(' ')[2]})"),
         (PEOPLE, "how many in US?", "country = 'US'"),
+        ("SELECT outer_width FROM doors", "width over 2", "WHERE outer_width > 2"),
+        (DOORS, "outer width over 2", "WHERE outer_width > 2"),
+        (DOORS, "open or closed", "state IN ('open', 'closed')"),
+        (DOORS, "closed or open", "state IN ('closed', 'open')"),
+        (DOORS, "on 2024-05-01", "seen_at BETWEEN '2024-05-01' AND '2024-05-01 23:59:59'"),
+        (DOORS, "between 2023 and 2024", "seen_at BETWEEN '2023-01-01' AND '2024-12-31 23:59:59'"),
+        (DOORS, "show the time", "SELECT seen_at FROM doors"),
+        (SALES, "show the date", "SELECT sold_on FROM sales"),
+        ("SELECT title FROM products", "list title, year", "SELECT title, year FROM products"),
+        (EACH, "which is last?", "GROUP BY city ORDER BY SUM(amount) LIMIT 1"),
+        (EACH, "which is first?", "GROUP BY city ORDER BY SUM(amount) DESC LIMIT 1"),
         (SOLD, "how many in 2004?", "sold_on BETWEEN '2004-01-01'"),
         ("SELECT COUNT(*) FROM staff", "and Bonn customers?", "FROM staff JOIN customers"),
         ("SELECT name FROM towers WHERE height > 70", "who painted it?", "SELECT DISTINCT painter FROM towers"),
@@ -108,6 +124,12 @@ def test_what_is_said_is_what_is_changed(before: str, question: str, after: str,
         (NEW.replace("title", "AVG(msrp)"), "which was ordered most?"),
         (PUPILS, "who was expelled?"),
         (SALES, "how much in 2004?"),
+        (DOORS, "width over 5"),  # inner or outer
+        (DOORS, "since 10:30"),
+        (DOORS, "after 2024-02-31"),
+        ("SELECT title FROM products", "title, year"),
+        ("SELECT city FROM customers WHERE city = 'Bonn' OR country = 'US'", "what about Reno?"),
+        ("SELECT title FROM products ORDER BY msrp", "by colour instead"),
         (SALES, "on 5 May"),
         (SALES, "in March"),
         (SALES, "early 2004"),
