@@ -4,6 +4,7 @@ WORKDIR /opt/nl2sql
 COPY constraints.txt pyproject.toml README.md LICENSE ./
 COPY data data
 COPY notebooks notebooks
+COPY examples examples
 COPY scripts scripts
 COPY nl2sql_verifiers.py ./
 COPY nl2sql nl2sql

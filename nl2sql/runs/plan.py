@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from nl2sql.agents import prompts
-from nl2sql.agents.controllers import NamedController, get_controller
 from nl2sql.benchmarks import draw_sample, left_out_counts, load_benchmark, scorable
 from nl2sql.benchmarks.dialogues import PACKAGED_DIALOGUES, behind_left_out, draw_dialogues, has_dialogues
 from nl2sql.benchmarks.load import check_databases, from_anywhere
@@ -23,8 +22,8 @@ from nl2sql.machine import as_path
 from nl2sql.runs.folder import read_manifest
 
 if TYPE_CHECKING:
+    from nl2sql.agents.controllers import NamedController
     from nl2sql.config import Config
-
 
 MODEL_OPTIONS = ("model", "adapter", "device", "dtype", "batch_size", "engine", "server", "cache")  # of a plan
 UNREADABLE = "unreadable: "  # in place of a database's fingerprint, before the reason
@@ -270,6 +269,8 @@ CONTROLS = (
 
 def control_stores(plan: Plan, controller: NamedController) -> tuple[str, ...]:
     """The controls that a run of ``plan`` asks beside its controller, in their order: keys of ``FOLDERS``."""
+    from nl2sql.agents.controllers import get_controller
+
     if not plan.control or controller.identity == get_controller("single_shot").identity:
         return ()
     return ("single_shot", "equal_tokens") if plan.equal_tokens else ("single_shot",)

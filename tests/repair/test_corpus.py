@@ -408,7 +408,7 @@ def test_explain_says_what_to_do(
 
 
 def test_explain_reads_a_statement_in_another_encoding(shop: Path) -> None:
-    command = ["explain", "-", "--db", str(shop)]
+    command = ["data", "explain", "-", "--db", str(shop)]
     statement = "SELECT count(*) FROM customers WHERE name = 'Zoë'".encode("cp1252")
     result = CliRunner().invoke(app, command, input=statement, catch_exceptions=False)
     assert (result.exit_code, result.output) == (0, "valid\n")

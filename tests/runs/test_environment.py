@@ -224,7 +224,7 @@ def test_what_does_not_run_earns_nothing_and_says_why() -> None:
     assert SqliteDatabase(database.path).fingerprint == before  # type: ignore[attr-defined]
 
 
-def test_steps_and_tokens_cost_and_unreadable_turns_cost_more(campus: Environment) -> None:
+def test_tokens_cost_and_unreadable_turns_earn_less(campus: Environment) -> None:
     def reward(waste: Callable[[DrivenEpisode], object], sql: str = RIGHT) -> object:
         with campus.episode(ID, "react_plus") as episode:
             waste(episode)
@@ -233,9 +233,12 @@ def test_steps_and_tokens_cost_and_unreadable_turns_cost_more(campus: Environmen
 
     straight = reward(lambda _: None)
     unreadable = reward(lambda episode: episode.answer("I think about it, and write no action."))
-    long = reward(lambda episode: episode.answer(Completion("Action: get_schema[{}]", "stop", usage_of(900))))
+    brief, long = (
+        reward(lambda episode, n=tokens: episode.answer(Completion("Action: get_schema[{}]", "stop", usage_of(n))))
+        for tokens in (9, 900)
+    )
     assert straight.ts == unreadable.ts == long.ts == 1 and straight.format == long.format == 1
-    assert unreadable.format < 1 and unreadable.cost < straight.cost and long.cost < unreadable.cost
+    assert unreadable.format < 1 and long.cost < brief.cost < straight.cost
     assert straight.total > long.total and straight.total > unreadable.total
 
 

@@ -199,7 +199,7 @@ def test_nothing_is_overwritten(folder: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("form", "module"), [("mlflow", "mlflow"), ("wandb", "wandb")])
 def test_a_missing_package_is_one_line(folder: Path, form: str, module: str, tmp_path: Path) -> None:
     program = f"import sys; sys.modules[{module!r}] = None; from nl2sql.cli import main; main()"
-    command = [sys.executable, "-c", program, "export", str(folder), "--to", form, "--out", str(tmp_path / "x")]
+    command = [sys.executable, "-c", program, "runs", "export", str(folder), "--to", form, "--out", str(tmp_path / "x")]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2 and f"[{form}]'" in done.stderr and "pip install" in done.stderr
 
