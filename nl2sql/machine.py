@@ -331,6 +331,19 @@ def _place_new(beside: Path, path: Path) -> None:
         beside.replace(path)
 
 
+def file_version(path: str | Path, missing: str) -> tuple[Path, tuple[int, int]]:
+    """A file's absolute path, and its time of change and size in bytes: while these are the same, so is what was read.
+
+    Raises UsageError, with ``missing``, for a file that is not there.
+    """
+    file = Path(path).expanduser().absolute()
+    try:
+        status = file.stat()
+    except OSError:
+        raise UsageError(missing) from None
+    return file, (status.st_mtime_ns, status.st_size)
+
+
 def as_path(text: str) -> Path | None:
     """``text`` as a path; None for one that no system takes: a plugin's long text, ~ of an unknown user.
 

@@ -36,7 +36,7 @@ from nl2sql.databases.schema import Schema
 from nl2sql.databases.validation import validate_sql
 from nl2sql.errors import UsageError, one_line
 from nl2sql.interfaces import Database, Question, content_key
-from nl2sql.machine import from_yaml
+from nl2sql.machine import file_version, from_yaml
 from nl2sql.sql.features import hardness
 
 LIST = "verified_queries"
@@ -149,12 +149,7 @@ def read_verified(path: str | Path) -> VerifiedQueries:
 
     Raises UsageError for a file that is missing or broken, or that asks a question twice.
     """
-    file = Path(path).expanduser().absolute()
-    try:
-        status = file.stat()
-    except OSError:
-        raise UsageError(f"verified queries {path}: there is no such file; expected {EXAMPLE}") from None
-    return _read(file, (status.st_mtime_ns, status.st_size))
+    return _read(*file_version(path, f"verified queries {path}: there is no such file; expected {EXAMPLE}"))
 
 
 @functools.lru_cache(maxsize=8)

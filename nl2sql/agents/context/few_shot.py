@@ -28,7 +28,7 @@ from nl2sql.benchmarks import load_benchmark
 from nl2sql.config import Config, FewShotConfig
 from nl2sql.errors import Nl2SqlError, UsageError, one_line
 from nl2sql.interfaces import Benchmark, Database, Question, content_key
-from nl2sql.machine import from_json
+from nl2sql.machine import file_version, from_json
 from nl2sql.repair.embeddings import HashedNgrams, Vectors
 from nl2sql.sql.same import normalise_sql
 from nl2sql.sql.words import stem, words
@@ -187,12 +187,7 @@ def pool_of(settings: FewShotConfig) -> Pool:
         )
     if not spec.endswith(".jsonl"):
         return _from_benchmark(spec)
-    path = Path(spec).expanduser().absolute()
-    try:
-        status = path.stat()
-    except OSError:
-        raise UsageError(f"few_shot.pool={spec}: there is no such file") from None
-    return _from_file(path, (status.st_mtime_ns, status.st_size))
+    return _from_file(*file_version(spec, f"few_shot.pool={spec}: there is no such file"))
 
 
 @functools.lru_cache(maxsize=4)

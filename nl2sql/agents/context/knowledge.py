@@ -30,7 +30,7 @@ from nl2sql.agents.context.linking import STOP_WORDS, question_stems
 from nl2sql.databases.schema import Schema
 from nl2sql.errors import UsageError, one_line
 from nl2sql.interfaces import content_key
-from nl2sql.machine import from_yaml
+from nl2sql.machine import file_version, from_yaml
 from nl2sql.sql.words import stem, words
 
 ENDINGS = (".md", ".markdown", ".yaml", ".yml")
@@ -111,15 +111,12 @@ def read_knowledge(path: str | Path) -> Knowledge:
 
     Raises UsageError for one that is missing or broken.
     """
-    file = Path(path).expanduser().absolute()
-    try:
-        status = file.stat()
-    except OSError:
-        raise UsageError(f"knowledge {path}: there is no such file; write one, e.g. shop.md") from None
-    if file.suffix.lower() not in ENDINGS or status.st_size > LARGEST:
+    file, version = file_version(path, f"knowledge {path}: there is no such file; write one, e.g. shop.md")
+    size = version[1]
+    if file.suffix.lower() not in ENDINGS or size > LARGEST:
         expected = f"a file {', '.join(ENDINGS)} of at most {LARGEST:,} bytes"
-        raise UsageError(f"knowledge {path} has {status.st_size:,} bytes; expected {expected}")
-    return _read(file, (status.st_mtime_ns, status.st_size))
+        raise UsageError(f"knowledge {path} has {size:,} bytes; expected {expected}")
+    return _read(file, version)
 
 
 @functools.lru_cache(maxsize=8)
