@@ -20,7 +20,7 @@ from nl2sql.runs.folder import read_jsonl
 
 GATES = [f"Action: {tool}[{{}}]" for tool in ("validate_sql", "validate_constraints", "run_sql", "finish")]
 DIALOGUES = ["--dialogues", "--history", "own", "-c", "session.resolve=concat"]  # which asks no model
-TIMINGS = {"seconds", "queue_seconds", "compute_seconds", "run", "environment"}
+TIMINGS = {"seconds", "queue_seconds", "compute_seconds", "run", "began", "command"}
 
 
 def asked_questions(limit: int, dialogues: bool) -> list[Question]:

@@ -11,12 +11,13 @@ import hashlib
 import os
 import random
 import re
-import sqlite3
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from people import make_database
 
 from nl2sql.databases.sqlite.database import QueryPool
 from nl2sql.interfaces import RunResult
@@ -28,16 +29,6 @@ KINDS = (
 )
 OVERRUN_S = 0.5  # what an answer may come after its deadline
 PARSE_S = 5.0  # our own reading of a prediction, in seconds of processor time
-SCHEMA = """
-CREATE TABLE people (id INTEGER PRIMARY KEY, name TEXT NOT NULL, age INTEGER, note BLOB);
-INSERT INTO people VALUES (1, 'Ann', 31, x'00ff'), (2, 'Bob', NULL, NULL), (3, 'Cid', 17, NULL);
-CREATE TABLE pets (id INTEGER PRIMARY KEY, name TEXT, owner REFERENCES people);
-CREATE VIEW adults AS SELECT * FROM people WHERE age >= 18;
-CREATE TABLE numbers (i INTEGER);
-WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 2000) INSERT INTO numbers SELECT i FROM n;
-CREATE TABLE "order" ("my column" TEXT, "select" INT);
-INSERT INTO "order" VALUES ('a', 1);
-"""
 
 
 class Violation(AssertionError):
@@ -81,8 +72,7 @@ class Lab:
             folder.mkdir(parents=True)
         self.data, self.work, self.temporary = self.folders
         self.database = self.data / "people.sqlite"
-        with contextlib.closing(sqlite3.connect(self.database)) as connection:
-            connection.executescript(SCHEMA)
+        make_database(self.database)
 
     @contextlib.contextmanager
     def open(self) -> Iterator[Lab]:

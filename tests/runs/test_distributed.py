@@ -33,7 +33,7 @@ from nl2sql.runs.plan import Plan, open_model
 from nl2sql.runs.run import Run
 
 INSTALL = "pip install 'nl2sql-harness[ray]'"
-TIMINGS = {"environment", "seconds", "queue_seconds", "compute_seconds", "run"}
+TIMINGS = {"began", "seconds", "queue_seconds", "compute_seconds", "run"}
 GATES = [f"Action: {tool}[{{}}]" for tool in ("validate_sql", "validate_constraints", "run_sql", "finish")]
 STORE = 80 * 2**20
 NO_TS = {"eval": {"replicas": 0}}
