@@ -22,7 +22,7 @@ from nl2sql.errors import Nl2SqlError
 from nl2sql.interfaces import Question
 from nl2sql.models.scripted import ScriptedModel
 from nl2sql.runs.evaluate import evaluate, resume
-from nl2sql.runs.folder import FOLDERS, RunFolder, cut_torn_ends, read_jsonl
+from nl2sql.runs.folder import FOLDERS, RunFolder, cut_torn_ends, read_jsonl, write_json
 from nl2sql.runs.plan import fingerprints, run_key
 
 MODEL = {"name": "m", "revision": "r1", "dtype": "float32", "device": "cpu"}
@@ -161,6 +161,13 @@ def test_a_report_that_does_not_fit_on_the_disk_leaves_the_one_before(tmp_path: 
     assert done.stdout.startswith(f"cannot write {path}: "), done.stderr
     assert json.loads(path.read_text(encoding="utf-8")) == {"whole": True}
     assert [file.name for file in tmp_path.iterdir()] == ["report.json"]
+
+
+def test_whoever_is_reading_a_report_goes_on_reading_the_old_one(tmp_path: Path) -> None:
+    write_json(tmp_path / "report.json", {"old": "x" * 100_000})
+    with (tmp_path / "report.json").open(encoding="utf-8") as opened:
+        write_json(tmp_path / "report.json", {"new": True})
+        assert set(json.load(opened)) == {"old"}
 
 
 def test_the_control_is_one_greedy_call_within_the_loop_s_own_limit(tmp_path: Path) -> None:
