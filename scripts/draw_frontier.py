@@ -12,6 +12,7 @@ point beats in both. The same numbers are printed as a table.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -51,25 +52,31 @@ def draw(points: list[Point], target: Path) -> None:
     from matplotlib.ticker import PercentFormatter
 
     figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
-    models = list(dict.fromkeys(point["model"] for point in points))
+    models = dict.fromkeys(point["model"] for point in points)
     line = frontier(points)
     axes.plot(
         [one["seconds"] for one in line], [one["ex"]["value"] for one in line], "--", color="#c3c9d4", linewidth=1
     )
-    for point in points:
-        value, low, high = (point["ex"][key] for key in ("value", "low", "high"))
-        colour = COLOURS[models.index(point["model"]) % len(COLOURS)]
-        reach = [[value - low], [high - value]]
-        axes.errorbar([point["seconds"]], [value], yerr=reach, fmt="o", capsize=3, color=colour)
-        label = f"{point['model']} {point['controller']}"
-        axes.annotate(label, (point["seconds"], value), (6, 5), textcoords="offset points", fontsize="small")
-    axes.set_xscale("log")
-    axes.set_xlabel("seconds a question, median (logarithmic)")
+    for model, colour in zip(models, itertools.cycle(COLOURS), strict=False):
+        mine = [point for point in points if point["model"] == model]
+        values = [one["ex"]["value"] for one in mine]
+        reach = [
+            [one["ex"]["value"] - one["ex"]["low"] for one in mine],
+            [one["ex"]["high"] - one["ex"]["value"] for one in mine],
+        ]
+        axes.errorbar(
+            [one["seconds"] for one in mine], values, yerr=reach, fmt="o", capsize=3, color=colour, label=model
+        )
+        for one in mine:
+            place = (one["seconds"], one["ex"]["value"])
+            axes.annotate(one["controller"], place, (6, 5), textcoords="offset points", fontsize="small")
+    axes.set_xlabel("seconds a question, median")
     axes.set_ylabel("EX[bag], 95% interval")
+    axes.set_xlim(0, 1.2 * max(point["seconds"] for point in points))
     axes.set_ylim(0, 1)
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     axes.spines[["top", "right"]].set_visible(False)
-    axes.margins(x=0.2)
+    axes.legend(frameon=False, loc="upper left")
     figure.savefig(target, dpi=150)
 
 
