@@ -258,11 +258,10 @@ class Resources:
     database: Database
     tools: Mapping[str, Tool] = field(default_factory=dict)
     gates: Mapping[str, Gate] = field(default_factory=dict)
-    # What the config names is opened where nobody hands it in (agents/resources.py): a corpus of fixes, a pool of
-    # solved examples, and what opens the question model at its first use.
+    # What the config names is opened where nobody hands it in (agents/resources.py): a corpus of fixes, and a pool of
+    # solved examples.
     corpus: Any = None
     examples: Any = None
-    question_model: Callable[[], Any] | None = None
     sink: EventSink = no_sink
     cancel: threading.Event | None = None
 

@@ -167,8 +167,6 @@ def names(outside: Path, port: int) -> Mapping[str, Mapping[str, Any]]:
         "a day for a statement": {"config.eval.timeout_s": 86400},
         "a corpus": {"config.repair.corpus": str(outside / "victim")},
         "Milvus": {"config.repair.milvus": f"http://{here}"},
-        "a question model": {"config.candidates.question_model": str(outside)},
-        "a question adapter": {"config.candidates.question_adapter": str(outside)},
         "a pool": {"config.few_shot.pool": str(outside / "pool.jsonl"), "config.few_shot.k": 1},
         "a data source": {"config.vizql.source": str(outside / "victim")},
     }

@@ -82,14 +82,10 @@ def test_a_file_or_folder_of_one_s_own_means_the_same_from_any_folder(tmp_path, 
         "few_shot.pool": "examples.jsonl",
         "repair.corpus": "fixes.db",
         "repair.milvus": "vectors.db",
-        "candidates.question_adapter": "./mine",
-        "candidates.question_model": "./mine",
     }
     config = load_config(overrides=[f"{key}={value}" for key, value in given.items()])
     assert config.few_shot.pool == str(tmp_path / "examples.jsonl")
     assert config.repair.corpus == str(tmp_path / "fixes.db") and config.repair.milvus == str(tmp_path / "vectors.db")
-    assert {config.candidates.question_adapter, config.candidates.question_model} == {str(tmp_path / "mine")}
-    names = ["few_shot.pool=packaged:dev", "repair.milvus=http://box:19530", "candidates.question_adapter=none"]
+    names = ["few_shot.pool=packaged:dev", "repair.milvus=http://box:19530"]
     kept = load_config(overrides=names)
     assert (kept.few_shot.pool, kept.repair.milvus) == ("packaged:dev", "http://box:19530")
-    assert (kept.candidates.question_adapter, kept.candidates.question_model) == ("none", "smollm2-135m")

@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from nl2sql.agents import prompts, repairing, verifying
+from nl2sql.agents import prompts, repairing, resampling
 from nl2sql.agents.checks import constraints
 from nl2sql.agents.failures import EpisodeFailed
 from nl2sql.agents.grammars import select
@@ -98,7 +98,7 @@ def repair_sql(state: State, args: Mapping[str, Any]) -> str:
     error = state.pending_repair_error or state.last_error or "the query may be wrong"
     if mended := repairing.mended(state, error):  # with repair.deterministic
         return mended
-    if verifying.chooses(task) and (other := verifying.another(state)):  # react_verified
+    if other := resampling.another(state):  # with react.repair_samples
         return other
     messages = prompts.repair_messages(
         task.nlq, state.last_sql or "(none)", error, task.schema_text_focus, task.config.prompts

@@ -47,14 +47,13 @@ _HOMES = {
     "single_shot": "nl2sql.agents.single_shot:single_shot",
     "react": "nl2sql.agents.react:react",
     "react_plus": "nl2sql.agents.react:react",
-    "react_verified": "nl2sql.agents.react:react",
     "reflect": "nl2sql.agents.reflection:reflect",
     "candidates": "nl2sql.agents.candidates.agent:candidates",
     "best": "nl2sql.agents.candidates.agent:candidates",
     "vizql": "nl2sql.agents.vizql:vizql",
 }
 PACKAGED = tuple(_HOMES)
-LOOPS = ("react", "react_plus", "react_verified")  # take tools and gates
+LOOPS = ("react", "react_plus")  # take tools and gates
 SAMPLERS = ("single_shot", "candidates", "best")  # draw samples whatever react.do_sample says
 
 

@@ -127,13 +127,6 @@ ALTERNATIVE APPROACH:
 Please rewrite the SQL following these constraints.
 SQL:"""
 
-# A query's question: how likely it is ranks candidates (candidates.choose question).
-QUESTION_USER_PROMPT = """\
-SQL query:
-{sql}
-
-What question does this query answer?"""
-
 # session.resolve rewrite: the specification's prompt, with the earlier exchanges quoted.
 RESOLVE_SYSTEM_PROMPT = """\
 You are a query resolution assistant. Resolve follow-up queries into standalone queries."""
@@ -234,7 +227,6 @@ PROMPTS: dict[str, str] = {
     "few_shot_example": FEW_SHOT_EXAMPLE,
     "repair_user": REPAIR_USER_PROMPT,
     "repair_guided_user": REPAIR_GUIDED_USER_PROMPT,
-    "question_user": QUESTION_USER_PROMPT,
     "generate_followup_user": GENERATE_FOLLOWUP_USER_PROMPT,
     "resolve_system": RESOLVE_SYSTEM_PROMPT,
     "resolve_user": RESOLVE_USER_PROMPT,

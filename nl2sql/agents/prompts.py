@@ -147,11 +147,6 @@ def failed_before(attempts: Sequence[tuple[str, str]]) -> str:
     return "".join(f"This failed before:\n{sql}\n" + (f"Error: {why}\n\n" if why else "\n") for sql, why in attempts)
 
 
-def question_messages(sql: str, overrides: Mapping[str, str] | None = None) -> list[dict[str, str]]:
-    """The messages that a query's question follows: the query alone, without its schema."""
-    return [{"role": "user", "content": prompt("question_user", overrides, sql=sql)}]
-
-
 def react_messages(
     opening: str, overrides: Mapping[str, str] | None = None, own_tools: Sequence[tuple[str, str, str]] = ()
 ) -> list[dict[str, str]]:

@@ -28,10 +28,9 @@ class Candidate:
 
     raw_sql: the text behind it, its prefill included. steps: where it was written, as far as it is a candidate.
     result: of its execution, once it was executed. parts: each from 0 to 1, None where it is not known; ``vote`` is set
-    by ``rank``. refusal: why it failed, or the first gate's reason against one that runs. question: log-probability of
-    the question after this query, where the question model was asked. warnings: what is suspicious about it, None where
-    nobody looked; suspected: the checks that say so, where they count in the choice. logprob: of the likeliest writing,
-    where it is known. sure: the verifier's P(right), None where it was not asked.
+    by ``rank``. refusal: why it failed, or the first gate's reason against one that runs. warnings: what is suspicious
+    about it, None where nobody looked; suspected: the checks that say so, where they count in the choice. logprob: of
+    the likeliest writing, where it is known.
     """
 
     sql: str
@@ -44,10 +43,8 @@ class Candidate:
     warnings: list[Suspicion] | None = None
     parts: dict[str, float | None] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
     score: float = 0.0
-    question: float | None = None
     suspected: tuple[str, ...] = ()
     logprob: float | None = None
-    sure: float | None = None
     repaired: bool = False  # a repair of it was tried
 
     @property
@@ -57,10 +54,8 @@ class Candidate:
     def to_dict(self) -> dict[str, Any]:
         parts = {name: value if value is None else _short(value) for name, value in self.parts.items()}
         about = {"sql": self.sql, "origin": self.origin, "steps": self.steps, "refusal": self.refusal}
-        read_back = {} if self.question is None else {"question": round(self.question, 2)}
         suspected = {"suspected": list(self.suspected)} if self.suspected else {}
-        verified = {} if self.sure is None else {"sure": _short(self.sure)}
-        return {**about, "score": round(self.score, 4), **read_back, **suspected, **verified, "parts": parts}
+        return {**about, "score": round(self.score, 4), **suspected, "parts": parts}
 
 
 def rank(entries: Sequence[Candidate], results: Sequence[RunResult], settings: CandidatesConfig) -> list[Candidate]:
@@ -85,22 +80,18 @@ def _place(candidate: Candidate, settings: CandidatesConfig) -> tuple[float, ...
         return (not candidate.runs, -parts["vote"])
     if settings.choose == "first_executable":
         return (not candidate.runs,)
-    last = (not candidate.runs, -parts["rows"])  # what fails and what gives nothing comes last [42]
-    likely = log_likelihood(parts, candidate.question, settings)  # without a question, the query's own
-    if settings.choose == "verify":
-        return (*last, -(candidate.sure or 0.0), -likely)
-    likely += settings.vote_weight * math.log(max(parts["vote"], _LEAST))
+    likely = log_likelihood(parts) + settings.vote_weight * math.log(max(parts["vote"], _LEAST))
     likely -= settings.suspicion_weight * bool(candidate.suspected)
-    return (*last, -likely)
+    return (not candidate.runs, -parts["rows"], -likely)  # what fails and what gives nothing comes last [42]
 
 
 def _short(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def log_likelihood(parts: Mapping[str, float | None], question: float | None, settings: CandidatesConfig) -> float:
-    """log P(query | question) + weight * log P(question | query) [45]; what is not known counts nothing."""
-    return math.log(max(parts["probability"] or 0.0, _LEAST)) + settings.question_weight * (question or 0.0)
+def log_likelihood(parts: Mapping[str, float | None]) -> float:
+    """The logarithm of a candidate's ``probability``; that of a tiny one where it is not known."""
+    return math.log(max(parts["probability"] or 0.0, _LEAST))
 
 
 def weighted_score(parts: Mapping[str, float | None], weights: ScoreWeights) -> float:

@@ -382,8 +382,6 @@ def close_episode(state: State, finish: str, error: str | None) -> Episode:
     ran = state.last_run if finish == "finish" and state.last_run else {}
     sql = str(ran.get("sql") or state.last_sql or "")
     answer = task.candidate(sql)
-    if answer.sure is not None:
-        task.flags["confidence"] = round(answer.sure, 3)
     return task.episode(
         "react",
         sql,

@@ -1,4 +1,4 @@
-"""What ``react_plus`` and ``react_verified`` add to the loop: one function for each place where they act.
+"""What ``react_plus`` adds to the loop: one function for each place where they act.
 
 Each addition has a switch in ``ReactConfig`` that is off in ``react``, where every function here adds nothing.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from nl2sql.agents import repairing, verifying
+from nl2sql.agents import repairing, resampling
 from nl2sql.agents.prompt_texts import HINT
 from nl2sql.agents.task import State, Task
 from nl2sql.agents.turns import failed
@@ -56,12 +56,12 @@ def hint(state: State, repeated: bool) -> list[str]:
 
 
 def best_so_far(state: State) -> str | None:
-    """``best_so_far``, with the steps used up: the last query that passed all checks; with ``verify`` or ``sure`` the
+    """``best_so_far``, with the steps used up: the last query that passed all checks; with ``sure`` the
     likeliest of all that were written; else the current one, where it runs and only steps were missing."""
     task, react = state.task, state.task.config.react
     if not react.best_so_far:
         return None
-    likeliest = verifying.best_written(task) if react.verify or react.sure else None
+    likeliest = resampling.best_written(task) if react.sure else None
     return task.best_sql or likeliest or _waiting(state)
 
 
@@ -73,5 +73,5 @@ def _waiting(state: State) -> str | None:
 # Of a query that ran: the check's name, the reason that it gives, and why the query is no answer.
 CHECKS_AFTER_RUN: tuple[tuple[str, str, Callable[[State], str]], ...] = (
     ("suspicions", "suspicious", lambda state: state.task.suspicion(state.last_sql or "")),  # react.suspicion_repair
-    ("verifier", "unlikely", verifying.unlikely),  # react.verify, react.sure
+    ("resampling", "unlikely", resampling.unlikely),  # react.sure
 )

@@ -1,13 +1,12 @@
 """The resources of an episode beside its model and database: opened here, and fingerprinted here.
 
 ``Resources`` holds all that a controller may touch. What the config names and nobody has handed in (a corpus of fixes,
-a pool of solved examples, a question model) is opened by ``completed``, once per process; ``members`` lists the same
+a pool of solved examples) is opened by ``completed``, once per process; ``members`` lists the same
 things with their content, so that a run's key, its manifest and a worker on another machine speak of one list.
 """
 
 from __future__ import annotations
 
-import functools
 import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,7 +15,6 @@ from typing import Any
 
 from nl2sql.agents.identity import code_identity
 from nl2sql.agents.prompts import for_engine
-from nl2sql.agents.question_model import question_model, question_model_print
 from nl2sql.agents.repairing import check_corpus, corpus_of, corpus_print
 from nl2sql.config import Config, KnowledgeConfig
 from nl2sql.errors import ModelError
@@ -35,15 +33,7 @@ def completed(resources: Resources, config: Config) -> Resources:
         from nl2sql.agents.context.few_shot import pool_of
 
         opened["examples"] = pool_of(config.few_shot)
-    if resources.question_model is None and reads_back(config):
-        opened["question_model"] = functools.partial(question_model, config.candidates, resources.model)
     return replace(resources, **opened) if opened else resources
-
-
-def reads_back(config: Config) -> bool:
-    """Whether queries are judged by how likely the question is after them."""
-    react = config.react
-    return config.candidates.reads_back or (not react.sure and (react.verify > 0 or react.repair_samples > 0))
 
 
 def takes_grammars(model: Model, kind: str = "lark") -> bool:
@@ -60,28 +50,15 @@ def takes_grammars(model: Model, kind: str = "lark") -> bool:
 
 
 def fitted(config: Config, resources: Resources) -> Config:
-    """``config`` with what it leaves to the model and the database decided: ``constrain`` and ``candidates.choose``
-    where they are ``auto``, and the engine's name."""
+    """``config`` with what it leaves to the model and the database decided: ``constrain``
+    where it is ``auto``, and the engine's name."""
     dialect = resources.database.dialect
-    if config.candidates.choose == "auto":
-        votes = {"vote_weight": config.candidates.vote_weight or 1.0}
-        own = _is_the_question_model(resources.model, config)
-        chosen = {"choose": "question"} if own else {"choose": "logprob", **votes}
-        config = config.model_copy(update={"candidates": config.candidates.model_copy(update=chosen)})
     if dialect != "sqlite":
         config = config.model_copy(update={"prompts": for_engine(config.prompts, dialect)})
     if config.constrain != "auto":
         return config
     level = "plain" if dialect == "sqlite" and takes_grammars(resources.model) else "none"
     return config.model_copy(update={"constrain": level})
-
-
-def _is_the_question_model(model: Model, config: Config) -> bool:
-    """Whether the writing model has the question model's own weights, on torch: for no other model was reading back
-    found to choose better than its own likelihoods, and a second model would be loaded for it."""
-    about = model.describe()
-    weights = str(about.get("name", "")).partition("+")[0]
-    return about.get("backend") == "transformers" and weights == config.candidates.question_model
 
 
 def check_members(config: Config) -> None:
@@ -91,8 +68,6 @@ def check_members(config: Config) -> None:
     check_corpus(config.repair)
     check_few_shot(config.few_shot)
     files_known(config.knowledge)
-    if reads_back(config):
-        question_model_print(config.candidates)
 
 
 def files_known(settings: KnowledgeConfig) -> dict[str, str]:
@@ -115,7 +90,6 @@ def members(
     """
     seen: dict[str, str | None] = {
         "corpus": corpus_print(config.repair),
-        "question_model": question_model_print(config.candidates) if reads_back(config) else None,
         **files_known(config.knowledge),
     }
     if config.few_shot.k:

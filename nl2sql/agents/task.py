@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from nl2sql.agents import prompts
 from nl2sql.agents.ahead import begun
-from nl2sql.agents.checks import constraints, guardrails, verifier
+from nl2sql.agents.checks import constraints, guardrails
 from nl2sql.agents.checks.candidate import behind_prefill
 from nl2sql.agents.context import grounding, linking
 from nl2sql.agents.failures import blaming_model, cut_rows, run_bounded
@@ -236,15 +236,6 @@ class Task:
                 self.count("truncated")
         return admitted
 
-    def read_back(self, queries: Sequence[str]) -> list[float]:
-        """log P(question | query) of each query, by the question model; counted. Raises EpisodeFailed("model", ...)."""
-        assert self.resources.question_model is not None, "open_task completes the resources"
-        with blaming_model():
-            likely, usage = self.resources.question_model().logprobs(self.question.text, queries, self.config.prompts)
-        self.usage = self.usage + usage
-        self.resources.charge(usage)
-        return list(likely)
-
     def intent_mismatch(self, sql: str) -> str:
         """Why a query that ran is no answer to the question; "" where it may be one, or the intent gate is off."""
         if not self.config.react.intent_gate:
@@ -275,28 +266,6 @@ class Task:
             result, database = self.result_of(sql), self.resources.database
             known.warnings = suspicions(self.question.text, sql, database, result, self.config.suspicions)
         return known.warnings
-
-    def probability_right(self, sql: str, likely: float | None, read_back: float | None) -> float:
-        """The verifier's P(right), from 0 to 1, of a query that ran; the gates' switches do not count.
-
-        likely: the log-probability of the query's text, read_back: of the question after it; None where not known.
-        """
-        question = self.question.text
-        demanded = constraints.validate_constraints(sql, constraints.extract_constraints(question), self.schema)
-        fits, _ = constraints.intent_constraints(question, sql, self.schema)
-        return verifier.probability_right(
-            verifier.signals(
-                question,
-                sql,
-                self.result_of(sql),
-                likely=likely,
-                read_back=read_back,
-                refused=demanded["valid"] is not True or not fits,
-                suspected=bool(self.suspected_by(sql)),
-                uncovered=linking.uncovered_share(question, sql, self.schema),
-                values=grounding.share_used(sql, self.values),
-            )
-        )
 
     def episode(
         self,

@@ -49,7 +49,7 @@ def ask(
     model: ModelOption = DEFAULT_MODEL,
     controller: Annotated[
         str,
-        typer.Option(help=f"best, react, react_plus, react_verified, reflect, candidates, single_shot, vizql, {OWN}"),
+        typer.Option(help=f"best, react, react_plus, reflect, candidates, single_shot, vizql, {OWN}"),
     ] = "best",
     device: DeviceOption = "auto",
     dtype: DtypeOption = None,
@@ -121,8 +121,8 @@ def ask(
         if named.name not in ("best", "candidates"):
             raise UsageError(f"--min-confidence needs --controller best or candidates, not {named.name}")
     settings = load_config(config or (), overrides, base=named.preset)
-    if min_confidence and not (settings.candidates.reads_back or settings.candidates.choose == "logprob"):
-        raise UsageError("--min-confidence needs a choice by likelihoods; add -c candidates.choose=auto")
+    if min_confidence and settings.candidates.choose != "logprob":
+        raise UsageError("--min-confidence needs a choice by likelihoods; add -c candidates.choose=logprob")
     with StatusLine() as status, closing(open_asked(db)) as database:
 
         def print_event(event: Mapping[str, Any]) -> None:

@@ -66,7 +66,7 @@ def chat(
     ttl: TtlOption = 0.0,
     model: ModelOption = DEFAULT_MODEL,
     controller: Annotated[
-        str, typer.Option(help=f"best, react, react_plus, react_verified, reflect, candidates, single_shot, {OWN}")
+        str, typer.Option(help=f"best, react, react_plus, reflect, candidates, single_shot, {OWN}")
     ] = "best",
     device: DeviceOption = "auto",
     dtype: DtypeOption = None,

@@ -92,7 +92,7 @@ def evaluate_command(
     ] = None,
     controller: Annotated[
         str,
-        typer.Option(help=f"react, react_plus, react_verified, best, reflect, candidates, single_shot, vizql, {OWN}"),
+        typer.Option(help=f"react, react_plus, best, reflect, candidates, single_shot, vizql, {OWN}"),
     ] = "react",
     model: ModelOption = DEFAULT_MODEL,
     device: DeviceOption = "auto",

@@ -15,7 +15,7 @@ from nl2sql.machine import MAX_TIMEOUT_S
 
 PROMPT_NAMES = (  # their texts are in agents/prompt_texts.py
     *("generate_prefill", "react_system", "react_native_system", "generate_system", "generate_user", "few_shot"),
-    *("few_shot_example", "repair_user", "repair_guided_user", "question_user"),
+    *("few_shot_example", "repair_user", "repair_guided_user"),
     *("generate_followup_user", "resolve_system", "resolve_user"),
     *("clarify", "talk", "vizql_system", "vizql_user", "vizql_example", "vizql_refine", "vizql_rules"),
 )
@@ -81,14 +81,11 @@ class ReactConfig(_Frozen):
     explain: bool = False  # validate_sql also asks the engine to compile the query; always on other engines than SQLite
     suggestions: bool = False  # the observation of validate_sql names what may have been meant
     suspicion_repair: bool = False  # a suspicion about a query that ran forces a repair, each one once
-    # a query that ran is repaired where the verifier holds it for less likely right than this; 0: it is not asked
-    verify: float = Field(0.0, ge=0, le=1)
-    # the same without a verifier: where the model itself gave it a lower probability, or a suspicion stands; 0: off
+    # a query that ran is repaired, once, where the model gave it a lower probability, or a suspicion stands; 0: off
     sure: float = Field(0.0, ge=0, le=1)
-    # repair_sql writes so many queries under another order of the tables; the likeliest right that was not tried is
-    # the repair; 0: as specified, the failed query and its error are shown
+    # the first repair_sql writes so many queries under another order of the tables; the best of all that run is the
+    # repair; 0: as specified, the failed query and its error are shown
     repair_samples: int = Field(0, ge=0, le=64)
-    repair_views: int = Field(3, ge=1, le=64)  # with verify or repair_samples: after so many the likeliest is taken
     best_so_far: bool = False  # steps used up, before ``vanilla``: the SQL that ran, or that runs and was not refused
     repeat_hint: bool = False  # a hint line after a repeated identical action
     forced_next: bool = False  # after an action that a gate blocked, the one that is due is forced
@@ -155,13 +152,10 @@ class CandidatesConfig(_Frozen):
     temperature: float = Field(0.8, ge=COLDEST)  # of the others
     top_p: float = Field(0.95, gt=0, le=1)  # of the others
     # among those that run
-    # auto: question where the writing model is the question model's own, on torch; else logprob, with votes
-    choose: Literal["first_executable", "vote", "logprob", "question", "verify", "score", "auto"] = "score"
+    choose: Literal["first_executable", "vote", "logprob", "score"] = "score"
     length_penalty: float = Field(1.0, ge=0, le=1)  # of probability: 1 the mean per token, 0 the whole query's
-    question_model: str = "smollm2-135m"  # of choose question and verify: a local model
-    question_adapter: str = "smollm2-135m-question"  # a packaged one, a folder, or none
-    question_weight: float = Field(2.0, ge=0)  # of the question's log-probability beside the query's
-    vote_weight: float = Field(0.0, ge=0)  # of log(share of the candidates with the same rows), beside them
+    # of choose logprob: of log(share of the candidates with the same rows), beside the query's own
+    vote_weight: float = Field(0.0, ge=0)
     suspicion_weight: float = Field(0.0, ge=0)  # taken off a suspicious candidate; 0: not looked at
     weights: ScoreWeights = ScoreWeights()
     # of choose logprob: no other candidate is asked for where the greedy one is so likely and not suspicious; 0: never
@@ -169,20 +163,10 @@ class CandidatesConfig(_Frozen):
     # no further view is asked where so large a share gives the same rows; 0: never
     agree: float = Field(0.0, ge=0, le=1)
     seconds: float = Field(0.0, ge=0)  # no further view is asked that would end later; 0: no limit
-    # with choose question or verify: no answer below it (docs/candidates.md)
+    # with choose logprob: no answer below it (docs/candidates.md)
     min_confidence: float = Field(0.0, ge=0, le=1)
     retry: int = Field(1, ge=0, le=10)  # repairs, where no candidate runs
-    reflection: bool = False  # score, verify: one repair, where the best candidate runs and a gate refuses it
-
-    @field_validator("question_model", "question_adapter")
-    @classmethod
-    def _folders_from_anywhere(cls, value: str) -> str:
-        return _from_anywhere(value) if value.startswith((".", "~")) else value
-
-    @property
-    def reads_back(self) -> bool:
-        """Whether the choice may rest on how likely the question is after each candidate."""
-        return self.choose in ("question", "verify", "auto")
+    reflection: bool = False  # of choose score: one repair, where the best candidate runs and a gate refuses it
 
     @property
     def asks_greedy_alone(self) -> bool:
@@ -399,7 +383,6 @@ PRESETS: dict[str, dict[str, Any]] = {  # controller -> the config that it start
             "forced_next": True,
             "sure": 0.8,
             "repair_samples": 5,
-            "repair_views": 1,
         },
         "schema_text": {"values": 4},
         "repair": {"deterministic": True},
@@ -410,23 +393,6 @@ PRESETS: dict[str, dict[str, Any]] = {  # controller -> the config that it start
             "vote_weight": 1.0,
             "suspicion_weight": 2.0,
         },
-    },
-    "react_verified": {  # the loop with a verifier (docs/verifier.md)
-        "constrain": "auto",
-        "react": {
-            **CHECKS,
-            "max_steps": 20,
-            "max_new_tokens": 128,
-            "verify": 0.6,
-            "repair_samples": 6,
-            "best_so_far": True,
-            "repeat_hint": True,
-            "forced_next": True,
-            "auto_finish": True,
-        },
-        "schema_text": {"values": 4},
-        "repair": {"deterministic": True},
-        "candidates": {"temperature": 1.3},  # of the repairs
     },
     "reflect": {"react": CHECKS},
     "candidates": {"react": CHECKS},
@@ -445,7 +411,8 @@ PRESETS: dict[str, dict[str, Any]] = {  # controller -> the config that it start
             "n": 24,
             "views": 4,
             "temperature": 1.3,
-            "choose": "auto",
+            "choose": "logprob",
+            "vote_weight": 1.0,
             "length_penalty": 0.0,
             "suspicion_weight": 2.0,
             "sure": 0.8,

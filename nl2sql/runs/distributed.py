@@ -264,8 +264,6 @@ def prints_of(
         "knowledge": f"knowledge {config.knowledge.file}",
         "verified_queries": f"verified queries {config.knowledge.verified}",
         "vizql_source": f"data source {config.vizql.source}",
-        "question_model": f"question model {config.candidates.question_model} with adapter "
-        f"{config.candidates.question_adapter}",
     }
     return {
         f"controller {named.name}": named.identity,

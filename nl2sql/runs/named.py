@@ -86,8 +86,6 @@ _ALLOWED: dict[str, Callable[[Any], bool]] = {  # setting -> whether the folder'
     "gates": _nothing,
     "model": _model,
     "adapter": _adapter,
-    "candidates.question_model": _model,
-    "candidates.question_adapter": _adapter,
     "few_shot.pool": _pool,
     "knowledge.file": _nothing,
     "knowledge.verified": _nothing,

@@ -110,7 +110,7 @@ class Run:
         """EX by hardness beside the controls, cost against accuracy, and the reliability of the confidence.
 
         others: runs to draw beside this one. The third part is drawn where this run has confidences
-        (``candidates.choose: question`` or ``verify``; the controller ``best``). Raises UsageError for runs of
+        (``candidates.choose: logprob``; the controller ``best``). Raises UsageError for runs of
         different rules, and without matplotlib (the extra ``data``).
         """
         from nl2sql.runs.plot import plot_reports

@@ -177,14 +177,14 @@ def parts(inputs: Path) -> dict[str, list[str]]:
         "real_react": [*REAL, "--controller", "react"],
         "real_react_plus": [*REAL, "--controller", "react_plus"],
         "real_reflect": [*REAL, "--controller", "reflect"],
-        "real_candidates_question": [*REAL, "--controller", "candidates", *sets("candidates.choose=question")],
+        "real_candidates_logprob": [*REAL, "--controller", "candidates", *sets("candidates.choose=logprob")],
         "real_react_native_tools": [*REAL, "--controller", "react", *sets("react.native_tools=true")],
         "real_my_loop": [*REAL, "--controller", loop],
         # -- last: text in bfloat16 may hang on the batch, and float32 once more shows what is deterministic
         "eval_float32_again": [*MAKE_EVAL, "--dtype", "float32"],
         "eval_bfloat16": [*MAKE_EVAL, "--dtype", "bfloat16"],
         "eval_bfloat16_again": [*MAKE_EVAL, "--dtype", "bfloat16"],
-        "real_candidates_question_again": [*REAL, "--controller", "candidates", *sets("candidates.choose=question")],
+        "real_candidates_logprob_again": [*REAL, "--controller", "candidates", *sets("candidates.choose=logprob")],
     }
 
 

@@ -25,6 +25,7 @@ from nl2sql.repair.deterministic import valid_part
 from training.sql_style import in_style, tables_of
 
 GROUP = 12  # examples behind one schema text
+QUESTION_PROMPT = "SQL query:\n{sql}\n\nWhat question does this query answer?"
 
 
 @dataclass(frozen=True)
@@ -111,9 +112,9 @@ def draft_example(item: Asked, schema_text: str, draft: str) -> Example:
 
 
 def question_example(item: Asked) -> Example:
-    """SQL -> its question: what ranks candidates (``nl2sql.agents.question_model``)."""
-    messages = prompts.question_messages(item.sql + ";")
-    return Example("question", item.question.id, item.question.db_id, tuple(messages), ((item.text, True),))
+    """SQL -> its question: a second task beside writing."""
+    asked = {"role": "user", "content": QUESTION_PROMPT.format(sql=item.sql + ";")}
+    return Example("question", item.question.id, item.question.db_id, (asked,), ((item.text, True),))
 
 
 def repair_example(

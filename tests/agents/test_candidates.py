@@ -32,7 +32,7 @@ from nl2sql.benchmarks import load_benchmark
 from nl2sql.config import CandidatesConfig, ScoreWeights, build_config
 from nl2sql.databases.sqlite.database import SqliteDatabase
 from nl2sql.errors import DatabaseError, ModelError
-from nl2sql.interfaces import Completion, Message, Question, Resources, RunResult, Usage
+from nl2sql.interfaces import Completion, Message, Question, Resources, RunResult
 from nl2sql.models.scripted import ScriptedModel
 from nl2sql.runs.ablation.ablation import ablate
 from nl2sql.runs.ablation.grid import expand
@@ -456,31 +456,9 @@ def test_best_takes_a_grammar_where_there_is_one_and_runs_without(shop: Path) ->
 
     best = with_preset(get_controller("best"), None)
     assert best.constrain == "auto" and best.candidates.views == 4
+    assert (best.candidates.choose, best.candidates.vote_weight) == ("logprob", 1.0)
     for model, level in ((ScriptedModel([]), "plain"), (Plain([]), "none")):
         assert fitted(best, Resources(model, SqliteDatabase(shop))).constrain == level
-
-
-def test_best_reads_back_what_the_question_models_own_weights_write_and_votes_elsewhere(shop: Path) -> None:
-    class OnTorch(ScriptedModel):
-        def __init__(self, name: str) -> None:
-            super().__init__([])
-            self.named = name
-
-        def describe(self) -> dict[str, Any]:
-            return {**super().describe(), "backend": "transformers", "name": self.named}
-
-    best = with_preset(get_controller("best"), None)
-    assert best.candidates.choose == "auto"
-    mine = best.model_copy(update={"candidates": best.candidates.model_copy(update={"vote_weight": 3.0})})
-    with SqliteDatabase(shop) as database:
-        for config, model, choice in (
-            (best, OnTorch("smollm2-135m+smollm2-135m-sql"), ("question", 0.0)),
-            (best, OnTorch("qwen2.5-coder-1.5b"), ("logprob", 1.0)),
-            (best, ScriptedModel([]), ("logprob", 1.0)),
-            (mine, ScriptedModel([]), ("logprob", 3.0)),
-        ):
-            chosen = fitted(config, Resources(model, database)).candidates
-            assert (chosen.choose, chosen.vote_weight) == choice
 
 
 def test_likelihoods_choose_with_votes_and_without_what_is_suspicious() -> None:
@@ -514,17 +492,12 @@ def test_a_check_that_fails_does_not_lose_the_query_that_it_was_about(shop: Path
     assert (episode.sql, episode.error, episode.finish) == (RIGHT, "database: the database is gone", "error")
 
 
-class Reads:
-    def logprobs(self, question: str, queries: Sequence[str], overrides: Any = None) -> tuple[list[float], Usage]:
-        return [-1.0 - len(query) for query in queries], Usage()
-
-
 def test_a_repair_by_samples_may_be_the_query_that_it_repairs(shop: Path) -> None:
     asked, refused = "How many customers are there?", "SELECT name FROM customers;"
     model = ScriptedModel([refused, "SELECT name, city FROM customers", "SELECT city, name FROM customers"])
-    react = {"repair_samples": 2, "repair_views": 1}
+    react = {"repair_samples": 2}
     with SqliteDatabase(shop) as database:
-        resources = Resources(model, database, question_model=Reads)
+        resources = Resources(model, database)
         config = build_config({"react": react, "candidates": {"n": 1, "reflection": True}})
         episode = candidates(Question(asked), resources, config)
     assert episode.error is None and episode.flags["repairs"] == 1

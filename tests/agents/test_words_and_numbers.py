@@ -7,14 +7,12 @@ from dataclasses import replace
 
 import pytest
 
+from nl2sql.agents.candidates.confidence import LEAST, logistic
 from nl2sql.agents.checks.constraints import intent_constraints
 from nl2sql.agents.checks.constraints.shape import name_words
-from nl2sql.agents.checks.logistic import LEAST, logistic
 from nl2sql.agents.checks.projection import enumerated_fields
-from nl2sql.agents.checks.verifier import SHOWN_ROWS, packaged_weights, probability_right, signals
 from nl2sql.agents.context.linking import link_schema
 from nl2sql.databases.schema import Column, Schema, Table
-from nl2sql.interfaces import RunResult
 from nl2sql.sql.words import SCALES, WORDS, as_digits, is_plural, singular
 
 DIGITS = {
@@ -110,21 +108,3 @@ def test_fields_that_a_question_enumerates(
 def test_a_logistic_regression_stays_between_nothing_and_all(at: float, likely: float) -> None:
     weights = {"constant": at / 2, "a": at / 4, "b": 7.0}
     assert logistic({"a": 2.0, "unweighted": 9.0}, weights) == pytest.approx(likely, rel=1e-12)
-
-
-def test_all_that_is_seen_of_a_query_and_its_rows() -> None:
-    rows = ((1, 2),) * (SHOWN_ROWS - 1) + ((3, None), (4, 5))
-    seen = signals(
-        "How many large bakeries are there?", "SELECT a, b FROM t", RunResult(True, ("a", "b"), rows),
-        likely=-1.5, read_back=-12.0, refused=True, suspected=True, uncovered=0.25, values=0.5,
-    )  # fmt: skip
-    assert seen == {
-        "likely": -1.5, "question": -12.0, "per_word": -2.0, "rows": 1.0, "one_row": 0.0, "nulls": 1.0,
-        "suspected": 1.0, "refused": 1.0, "uncovered": 0.25, "values": 0.5, "length": math.log(6),
-    }  # fmt: skip
-    late = RunResult(True, ("a", "b"), ((1, 2),) * SHOWN_ROWS + ((3, None),))
-    plain = signals("?", "SELECT 1", late, likely=None, read_back=-3.0)
-    assert (plain["nulls"], plain["values"], plain["uncovered"], plain["per_word"]) == (0.0, 1.0, 0.0, -3.0)
-    weights = packaged_weights()["all"]
-    total = weights["constant"] + sum(weights[name] * value for name, value in seen.items())
-    assert probability_right(seen) == pytest.approx(1 / (1 + math.exp(-total)))

@@ -158,13 +158,6 @@ def write_corpus(path: Path, fixed: str) -> dict[str, Any]:
     return {"repair": {"guidance": "patterns+corpus", "corpus": str(path)}}
 
 
-def write_adapter(folder: Path, weights: str) -> dict[str, Any]:
-    folder.mkdir(exist_ok=True)
-    (folder / "adapter_config.json").write_text("{}", encoding="utf-8")
-    (folder / "adapter_model.safetensors").write_text(weights, encoding="utf-8")
-    return {"candidates": {"choose": "question", "question_adapter": str(folder)}}
-
-
 def write_pool(path: Path, sql: str) -> dict[str, Any]:
     path.write_text(json.dumps({"question": "?", "sql": sql, "db_id": "shop"}) + "\n", encoding="utf-8")
     return {"few_shot": {"k": 1, "pool": str(path)}}
@@ -179,7 +172,6 @@ def write_script(path: Path, text: str) -> dict[str, Any]:
     ("write", "name", "what"),
     [
         (write_corpus, "fixes.db", "corpus {file}"),
-        (write_adapter, "adapter", "question model smollm2-135m with adapter {file}"),
         (write_pool, "pool.jsonl", "few-shot pool {file}"),
         (write_script, "script.json", "model scripted:{file}"),
     ],

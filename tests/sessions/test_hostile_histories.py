@@ -145,7 +145,7 @@ def after(
     store = MemoryStore()
     store.add("ben", "monday", Turn(CANARY, CANARY, "SELECT name FROM orders"))
     store.add("ada", "monday", turn)
-    config = {"session": {"resolve": strategy, "answer": answered}, "candidates": {"question_adapter": "none-here"}}
+    config = {"session": {"resolve": strategy, "answer": answered}}
     settings = build_config(config | {"prompts": {"generate_prefill": ""}, "single_shot": {"guardrails": False}})
     model = ScriptedModel([writes], on_exhausted="repeat", context_window=1_000_000)
     talk = Conversation(database, model, "single_shot", store, owner="ada", config=settings)

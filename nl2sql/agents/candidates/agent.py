@@ -18,9 +18,8 @@ from functools import partial
 from typing import Any
 
 from nl2sql.agents.agent_tools import dispatch
-from nl2sql.agents.candidates.confidence import packaged, signals
+from nl2sql.agents.candidates.confidence import logistic, packaged, signals
 from nl2sql.agents.checks.literal_repair import repair_literals
-from nl2sql.agents.checks.logistic import logistic
 from nl2sql.agents.context.grounding import share_used
 from nl2sql.agents.context.linking import uncovered_share
 from nl2sql.agents.failures import EpisodeFailed
@@ -103,20 +102,6 @@ class Search:
         self.messages = task.sql_messages(state.constraints)
         for origin, draft in self.written():
             self.take("generate_sql", origin, draft.raw_sql, draft.completion)
-        self.read_back()
-
-    def read_back(self) -> None:
-        """With ``choose: question`` or ``verify``: how likely the question is after each query that was not asked about
-        yet; with ``verify`` also how likely the query is right, if it runs."""
-        task, choose = self.state.task, self.settings.choose
-        waiting = [candidate for candidate in self.candidates if candidate.sql and candidate.question is None]
-        if not self.settings.reads_back or not waiting:
-            return
-        likely = task.read_back([candidate.sql for candidate in waiting])
-        for candidate, question in zip(waiting, likely, strict=True):
-            candidate.question = question
-            if choose == "verify" and candidate.runs:
-                candidate.sure = task.probability_right(candidate.sql, candidate.logprob, question)
 
     def written(self) -> Iterator[tuple[str, Draft]]:
         """(origin, draft): of each view the greedy answer and sampled ones; last one under a grammar."""
@@ -249,7 +234,7 @@ class Search:
         candidate.parts |= {name: float(reason is None) for name, reason in reasons.items()}
         candidate.parts |= {"rows": float(tells(task.result_of(candidate.sql))), "probability": likely}
         candidate.parts["values"] = share_used(candidate.sql, task.values)
-        if (self.settings.suspicion_weight or self.settings.choose == "verify") and candidate.runs:
+        if self.settings.suspicion_weight and candidate.runs:
             candidate.suspected = task.suspected_by(candidate.sql)
 
     def ranking(self) -> list[Candidate]:
@@ -268,7 +253,7 @@ class Search:
     def reflect(self) -> None:
         """With ``reflection``: a best candidate that runs and that a gate refuses is repaired with the reason. Where
         likelihoods or the order of writing choose, a repair cannot win, and none is asked for."""
-        if self.settings.reflection and self.settings.choose in ("score", "verify") and self.candidates:
+        if self.settings.reflection and self.settings.choose == "score" and self.candidates:
             best = self.ranking()[0]
             if best.runs and best.refusal and not best.repaired:
                 self.repair(best)
@@ -280,22 +265,16 @@ class Search:
         candidate.repaired = True
         state.task.count("repairs")
         self.take("repair_sql", "repaired", str(dispatch(state, "repair_sql", {})), None)
-        self.read_back()
 
     def confidence(self, recorded: Sequence[Mapping[str, Any]], ranking: Sequence[Candidate]) -> float | None:
-        """How likely the first is right; None where neither likelihoods nor a verifier choose, or they are not known.
-
-        With ``choose: verify`` the verifier's P(right); a query that fails is not right.
-        """
+        """How likely the first is right; None where likelihoods do not choose, or are not known."""
         best, task = ranking[0], self.state.task
-        if self.settings.choose == "verify" and best.sql:
-            return 0.0 if not best.runs else None if best.sure is None else round(best.sure, 3)
-        if self.settings.choose not in ("question", "logprob") or not best.sql or best.parts["probability"] is None:
+        if self.settings.choose != "logprob" or not best.sql or best.parts["probability"] is None:
             return None
         groups = same_rows([task.result_of(candidate.sql) for candidate in ranking])
         uncovered = uncovered_share(task.question.text, best.sql, task.schema)
-        seen = signals(recorded, groups, self.settings, uncovered=uncovered)
-        return round(logistic(seen, packaged()[self.settings.choose]), 3)
+        seen = signals(recorded, groups, uncovered=uncovered)
+        return round(logistic(seen, packaged()), 3)
 
     def note(self, action: str, observation: Any, step: int | None = None) -> None:
         at = self.step if step is None else step
