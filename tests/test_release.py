@@ -27,7 +27,7 @@ def test_one_version_everywhere() -> None:
 
 
 def test_the_comparison_names_this_version() -> None:
-    row = next(line for line in read("README.md").splitlines() if line.startswith("| Version read"))
+    row = next(line for line in read("REFERENCES.md").splitlines() if line.startswith("| Version read"))
     assert row.split("|")[2].strip().startswith(f"{nl2sql.__version__}, ")
 
 

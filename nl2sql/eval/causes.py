@@ -4,7 +4,7 @@
 execution tells for certain (nothing to run, did not run, no rows). Then what the syntax trees tell where the two
 queries differ in one respect only. Where they differ in several, the results are asked again (same rows in another
 order, same rows repeated, same columns and one more), and last the respects in the order in which they matter.
-Written down, with examples and measured, in ``docs/causes.md``.
+Written down, with examples and measured, in ``docs/evaluation.md``.
 
 >>> one_row, no_rows = RunResult(True, ("a",), ((1,),)), RunResult(True, ("a",), ())
 >>> cause_of(None, "SELECT a FROM t WHERE a > 9", one_row, no_rows, "SELECT a FROM t")
