@@ -75,7 +75,8 @@ def keys(section: BaseModel, comments: dict[tuple[str, str], str], before: str =
 def flow(value: Any) -> str:
     """A value on one line of YAML."""
     value = list(value) if isinstance(value, tuple) else value
-    return yaml.safe_dump(value, default_flow_style=True, width=10_000, sort_keys=False).removesuffix("...\n").strip()
+    text = str(yaml.safe_dump(value, default_flow_style=True, width=10_000, sort_keys=False))
+    return text.removesuffix("...\n").strip()
 
 
 def described(source: str) -> dict[tuple[str, str], str]:
