@@ -17,15 +17,14 @@ from nl2sql.benchmarks import available_benchmarks
 from nl2sql.cli.executor import open_executor
 from nl2sql.errors import Nl2SqlError
 from nl2sql.eval.tables import table_markdown
-from nl2sql.runs.ablation.ablation import Ablation, ablate, ablation_notes, ablation_rows
-from nl2sql.runs.ablation.grid import expand, grid_data
+from nl2sql.runs.ablation import Ablation, ablate, ablation_notes, ablation_rows, expand, grid_data
 
 GRID = Path(__file__).resolve().parent / "ablation.yaml"
 
 
 def grids(file: Path, model: str | None, limit: int | None, device: str) -> dict[str, dict[str, Any]]:
     """Folder name -> grid as plain data: the file's own, and Spider's holdout where it is at hand."""
-    grid = grid_data(file)
+    grid, _ = grid_data(file)
     given = {"model": model, "limit": limit, "device": device}
     base = (grid.get("base") or {}) | {key: value for key, value in given.items() if value is not None}
     found = {Path(str(base.get("benchmark", "packaged"))).name: grid | {"base": base}}

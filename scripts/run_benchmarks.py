@@ -21,8 +21,7 @@ from nl2sql.benchmarks.structured import VIZQL
 from nl2sql.cli.executor import open_executor
 from nl2sql.errors import Cancelled, Nl2SqlError
 from nl2sql.eval.tables import table_markdown
-from nl2sql.runs.ablation.ablation import Ablation, ablate, ablation_notes, ablation_rows
-from nl2sql.runs.ablation.grid import BASE, expand
+from nl2sql.runs.ablation import BASE, Ablation, ablate, ablation_notes, ablation_rows, expand
 
 SPLITS = {"packaged": "test", "spider": "holdout"}  # elsewhere all questions
 

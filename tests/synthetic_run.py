@@ -11,7 +11,7 @@ from typing import Any
 from nl2sql import __version__
 from nl2sql.config import Config
 from nl2sql.runs.folder import FORMAT
-from nl2sql.runs.plan import Plan
+from nl2sql.runs.plan import RunSpec
 
 WORDS = (Path(__file__).resolve().parents[1] / "data" / "questions.json").read_text(encoding="utf-8").split()
 CAUSES = ("join_path", "filter_value", "projection", "invalid:unknown_column", "grouping_aggregate")
@@ -23,7 +23,7 @@ def write_run(folder: Path, n: int, *, question: str | None = None, seed: int = 
     rng = random.Random(seed)
     folder.mkdir(parents=True)
     ids = [f"q{number:05}" for number in range(n)]
-    plan = asdict(Plan(benchmark="synthetic", objects=("benchmark",)))
+    plan = asdict(RunSpec(benchmark="synthetic", objects=("benchmark",)))
     (folder / "manifest.json").write_text(
         json.dumps(
             {

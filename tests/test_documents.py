@@ -24,7 +24,7 @@ from nl2sql.eval.suites import read_index
 from nl2sql.machine import from_json, from_yaml, write_whole
 from nl2sql.models import load_model
 from nl2sql.repair.registry import read_registry
-from nl2sql.runs.ablation.grid import read_grid
+from nl2sql.runs.ablation import read_grid
 from nl2sql.runs.folder import iter_jsonl, read_manifest
 from nl2sql.runs.run import Run
 

@@ -14,7 +14,7 @@ from nl2sql.agents.controllers import PACKAGED
 from nl2sql.cli import app
 from nl2sql.config import PRESETS, Config
 from nl2sql.config.plugins import KINDS
-from nl2sql.runs.rollouts import environment
+from nl2sql.runs import rollouts
 
 WRITTEN = "\n".join((ROOT / page).read_text(encoding="utf-8") for page in pages())  # by hand: without references
 COMMANDS, KEYS, NAMES = (
@@ -57,7 +57,7 @@ def test_each_configuration_key_stands_in_the_reference_with_its_default() -> No
 
 def test_each_public_name_stands_in_the_reference() -> None:
     shown = {line.rpartition(".")[2] for line in re.findall(r"^::: (\S+)$", NAMES, re.MULTILINE)}
-    assert shown == {*nl2sql.__all__, *environment.__all__} - {"__version__"}
+    assert shown == {*nl2sql.__all__, *rollouts.__all__} - {"__version__"}
 
 
 def test_each_variable_controller_and_kind_of_plugin_stands_on_a_page() -> None:

@@ -17,7 +17,7 @@ PLACE = "{db_id}"  # in a URL: the name of the question's database
 @dataclass
 class OnEngine:
     """Questions over databases that ``url`` names, each opened once; ``$NAME`` in its password is read from the
-    environment, so ``url`` is one that was typed (``runs.named`` sees to that)."""
+    environment, so ``url`` is one that was typed (``runs.plan`` sees to that)."""
 
     name: str
     questions: Sequence[Question]

@@ -43,7 +43,7 @@ def ablate_command(
     """
     from nl2sql.agents.record import json_text
     from nl2sql.errors import typed
-    from nl2sql.runs.ablation.grid import read_grid
+    from nl2sql.runs.ablation import read_grid
 
     cells = read_grid(grid, set_ or ())
     folder = out or Path("runs") / grid.stem
@@ -53,7 +53,7 @@ def ablate_command(
         print(json_text(listed, indent=2) if as_json else "\n".join([*lines, f"{len(cells)} cells in {folder}"]))
         return
     from nl2sql.eval.tables import FORMATS
-    from nl2sql.runs.ablation.ablation import ablate, ablation_rows, ablation_text, check_metric
+    from nl2sql.runs.ablation import ablate, ablation_rows, ablation_text, check_metric
 
     if metric is not None:
         check_metric(cells, metric)

@@ -27,7 +27,7 @@ from nl2sql.interfaces import DEFAULT_MODEL
 if TYPE_CHECKING:
     from nl2sql.interfaces import Model
     from nl2sql.repair.corpus import Corpus
-    from nl2sql.runs.plan import Plan
+    from nl2sql.runs.plan import RunSpec
 
 ARMS = "deterministic,error,patterns"
 
@@ -94,10 +94,9 @@ def bench_repair(
     """
     from nl2sql.agents.record import json_text
     from nl2sql.config import load_config
-    from nl2sql.runs.named import READ, Trust, check_named
-    from nl2sql.runs.plan import Plan, read_plan
-    from nl2sql.runs.repair_bench.bench import Bench, arm, check_fixes, repairs_text, run_arms, summarise_repairs
-    from nl2sql.runs.repair_bench.case_plan import LEARNED, CasePlan, open_cases
+    from nl2sql.runs.plan import READ, RunSpec, Trust, check_named, read_plan
+    from nl2sql.runs.repair_bench import Bench, arm, check_fixes, repairs_text, run_arms, summarise_repairs
+    from nl2sql.runs.repair_bench.cases import LEARNED, CasePlan, open_cases
 
     chosen = [arm(name) for name in dict.fromkeys(name.strip() for name in arms.split(",") if name.strip())]
     if not chosen:
@@ -118,7 +117,7 @@ def bench_repair(
         learn_from=learn_from or "",
         learn_count=learn_cases,
     )
-    plan = Plan(
+    plan = RunSpec(
         model=model,
         device=device,
         dtype=dtype,
@@ -154,7 +153,7 @@ def _corpus(stack: ExitStack, path: Path | None) -> Corpus | None:
     return stack.enter_context(Corpus(path)) if path is not None else None
 
 
-def _model(stack: ExitStack, plan: Plan) -> Model:
+def _model(stack: ExitStack, plan: RunSpec) -> Model:
     from nl2sql.runs.plan import open_model
 
     model = open_model(plan)

@@ -12,7 +12,7 @@ from nl2sql.errors import one_line
 
 if TYPE_CHECKING:
     from nl2sql.eval.comparison import Comparison, Group
-    from nl2sql.runs.named import Trust
+    from nl2sql.runs.plan import Trust
 
 
 def compare_command(
@@ -139,8 +139,7 @@ def _plans(a: Path, b: Path, benchmark: str | None, trust: Trust | bool) -> list
     """What the runs among the two were runs of; a control has the manifest of the run around it. Raises UsageError
     where one names what the folder alone may not, unless a benchmark is named here."""
     from nl2sql.runs.folder import read_manifest
-    from nl2sql.runs.named import READ, check_named
-    from nl2sql.runs.plan import read_plan
+    from nl2sql.runs.plan import READ, check_named, read_plan
 
     homes = [[folder for folder in (file, file.parent) if (folder / "manifest.json").is_file()] for file in (a, b)]
     for near in homes:

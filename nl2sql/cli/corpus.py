@@ -127,7 +127,7 @@ def import_(
     corpus: CorpusOption = DEFAULT,
 ) -> None:
     """Take in the repairs of a run over a training or development split."""
-    from nl2sql.runs.learning import import_run
+    from nl2sql.runs.export import import_run
 
     with _made(corpus) as opened:
         read, new = import_run(opened, source, any_split=any_split)

@@ -40,7 +40,7 @@ from nl2sql.errors import Nl2SqlError, UsageError, printable, typed
 from nl2sql.interfaces import DEFAULT_MODEL
 
 if TYPE_CHECKING:
-    from nl2sql.runs.named import Trust
+    from nl2sql.runs.plan import Trust
 
 AGAIN = ("benchmark", "engine_url", "controller", "model", "adapter", "tools", "gates")  # beside --resume: the same
 NAMES = {"tool": "tools", "gate": "gates"}  # option -> field of a plan
@@ -155,7 +155,7 @@ def evaluate_command(
       nl2sql eval --model http://localhost:8000/v1#NAME --executor ray --address 10.0.0.1:6379
     """
     from nl2sql.runs import evaluate
-    from nl2sql.runs.named import Trust
+    from nl2sql.runs.plan import Trust
 
     progress = not quiet
     if resume is not None:
@@ -172,7 +172,7 @@ def evaluate_command(
         from nl2sql.benchmarks.dialogues import PACKAGED_DIALOGUES
         from nl2sql.benchmarks.load import named
         from nl2sql.config import load_config
-        from nl2sql.runs.plan import Plan, absolute, default_split
+        from nl2sql.runs.plan import RunSpec, absolute, default_split
 
         native = None if turns in (None, "auto") else str(turns == "native").lower()
         own = {"eval.replicas": replicas, "constrain": constrain, "react.native_tools": native}
@@ -187,7 +187,7 @@ def evaluate_command(
             benchmark = _of_verified(verified, db, engine_url)
         elif db is not None:
             raise UsageError("--db goes with --verified FILE.yaml; a benchmark names its own databases")
-        plan = Plan(
+        plan = RunSpec(
             benchmark=benchmark,
             split=default_split(benchmark, split),
             engine_url=engine_url,
@@ -286,7 +286,7 @@ def _both_ways(folder: Path) -> dict[str, Any]:
 def _page(folder: Path, questions: int, progress: bool, trust: Trust) -> str:
     """The report of a run, written into its folder, or why it could not be and the command that writes it."""
     from nl2sql.runs.folder import own_file
-    from nl2sql.runs.report.page import write_report
+    from nl2sql.runs.report import write_report
 
     try:
         golds = questions <= MOST_WITH_GOLDS
@@ -308,7 +308,7 @@ def _next(folder: Path) -> str:
 
 def _typed_again(context: typer.Context) -> dict[str, Any]:
     """The settings of a resumed run that were typed beside it. Raises UsageError for others than may be."""
-    from nl2sql.runs.plan import Plan, absolute
+    from nl2sql.runs.plan import RunSpec, absolute
 
     given = {NAMES.get(name, name): name for name in context.params if _was_given(context, name)}
     allowed = {"resume", "trust", "executor", "address", "verbose", "as_json", "quiet", *AGAIN}
@@ -317,7 +317,7 @@ def _typed_again(context: typer.Context) -> dict[str, Any]:
         raise UsageError(f"--resume takes its settings from the run's manifest; leave out {flags}")
     typed_now: dict[str, Any] = {field: context.params[name] for field, name in given.items() if field in AGAIN}
     typed_now |= {field: tuple(typed_now[field]) for field in NAMES.values() if field in typed_now}
-    made = absolute(Plan(**typed_now))
+    made = absolute(RunSpec(**typed_now))
     return {field: getattr(made, field) for field in typed_now}
 
 

@@ -14,7 +14,7 @@ from nl2sql.cli.runs import RunArgument
 from nl2sql.errors import UsageError, one_line
 
 if TYPE_CHECKING:
-    from nl2sql.runs.export.contents import Contents
+    from nl2sql.runs.export import Contents
 
 
 class Form(StrEnum):
@@ -73,7 +73,7 @@ def export_command(
     """
     import sys
 
-    from nl2sql.runs.export.contents import Contents
+    from nl2sql.runs.export import Contents
     from nl2sql.runs.folder import as_a_run_leaves
 
     address = _address(to, out, endpoint)
@@ -112,11 +112,11 @@ def _export(to: Form, contents: Contents, out: Path | None, address: str | None,
     if out is not None and not path.resolve().parent.is_dir():
         raise UsageError(f"--out {out}: the folder {path.parent} does not exist")
     if to is Form.INSPECT:
-        from nl2sql.runs.export.inspect_log import write_inspect_log
+        from nl2sql.runs.export.forms import write_inspect_log
 
         return write_inspect_log(contents, path), str(out)
     if to is Form.LM_EVAL:
-        from nl2sql.runs.export.lm_eval_results import write_lm_eval_results
+        from nl2sql.runs.export.forms import write_lm_eval_results
 
         return write_lm_eval_results(contents, path), str(out)
     if to is Form.OTEL:
@@ -126,7 +126,7 @@ def _export(to: Form, contents: Contents, out: Path | None, address: str | None,
             return export_spans(contents, to_collector(address), progress=progress), address
         with to_file(path) as send:
             return export_spans(contents, send, progress=progress), str(out)
-    from nl2sql.runs.export.trackers import to_mlflow, to_wandb
+    from nl2sql.runs.export.forms import to_mlflow, to_wandb
 
     if to is Form.MLFLOW:
         place = address or str(out)

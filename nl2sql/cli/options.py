@@ -12,7 +12,7 @@ import typer
 from nl2sql.errors import UsageError
 
 if TYPE_CHECKING:
-    from nl2sql.runs.named import Trust
+    from nl2sql.runs.plan import Trust
 
 ModelOption = Annotated[
     str,
@@ -116,10 +116,9 @@ def knowledge_settings(knowledge: Path | None, verified: Path | None = None) -> 
 
 def trust_of(trust: bool, engine_url: str = "") -> Trust:
     """What ``--trust`` and ``--engine-url`` say of a run folder."""
-    from nl2sql.runs.named import Trust
-    from nl2sql.runs.plan import Plan, absolute
+    from nl2sql.runs.plan import RunSpec, Trust, absolute
 
-    return Trust(trust, {"engine_url": absolute(Plan(engine_url=engine_url)).engine_url} if engine_url else {})
+    return Trust(trust, {"engine_url": absolute(RunSpec(engine_url=engine_url)).engine_url} if engine_url else {})
 
 
 def check_added(controller: str, added: Sequence[str]) -> None:

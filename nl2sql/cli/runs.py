@@ -172,7 +172,7 @@ def export_failures_command(
 
     In CSV, a cell that a spreadsheet would take for a formula begins with an apostrophe; JSON lines are verbatim.
     """
-    from nl2sql.runs.export.contents import failures, write_failures
+    from nl2sql.runs.export import failures, write_failures
     from nl2sql.runs.folder import as_a_run_leaves
     from nl2sql.runs.run import Run
 

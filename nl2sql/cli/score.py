@@ -184,7 +184,7 @@ def _as_dict(
 def _by_dialogue(scores: Scores, questions: list[Question]) -> dict[str, Any]:
     """EX by turn and of whole dialogues, as ``dialogues``; nothing for single questions."""
     from nl2sql.benchmarks.dialogues import has_dialogues
-    from nl2sql.runs.metrics import matches
+    from nl2sql.runs.dialogues import matches
 
     if not has_dialogues(questions):
         return {}
@@ -200,7 +200,7 @@ def _print(left_out: dict[str, int], runs: list[tuple[Path, Scores]], questions:
             shown = "  ".join(f"{metrics[name]!s:>20}" for name in names)
             typer.echo(f"  {label:8} {metrics[names[0]].n:>5}  {shown}")
         if told := _by_dialogue(scores, questions).get("dialogues"):
-            from nl2sql.runs.metrics import dialogue_rows
+            from nl2sql.runs.dialogues import dialogue_rows
 
             for label, value in dialogue_rows({"dialogues": {**told, "control": {}}}):
                 typer.echo(f"  {label}: {value}")

@@ -14,7 +14,7 @@ import platform
 import socket
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -35,7 +35,7 @@ from nl2sql.eval.settings import Settings
 from nl2sql.interfaces import Benchmark, Gate, Model, Question, Tool
 from nl2sql.machine import cores, install_command
 from nl2sql.runs.job import LOCAL, Job
-from nl2sql.runs.plan import MODEL_OPTIONS, Plan, check_config, open_model, weights_of
+from nl2sql.runs.plan import MODEL_OPTIONS, RunSpec, check_config, open_model, weights_of
 
 if TYPE_CHECKING:
     from nl2sql.databases.sqlite.database import QueryPool
@@ -86,62 +86,6 @@ def _connect(ray: Any, address: str | None, workers: int | None) -> None:
         if address is not None:
             raise _unreachable(address, error) from None
         raise Nl2SqlError(f"Ray cannot be started here: {one_line(error, 300)}; use --executor local") from None
-
-
-class RayCluster:
-    """The cluster that this process is connected to; a task takes one CPU. The arguments are those of ``Ray``."""
-
-    def __init__(self, address: str | None, workers: int | None) -> None:
-        if address is not None and address != "auto":
-            _check_reachable(address)
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read on import: Ray reports usage over the network
-        try:
-            import ray
-        except ImportError:
-            raise UsageError(INSTALL) from None
-        self._ray: Any = ray
-        self._mine = not ray.is_initialized()
-        if self._mine:
-            _connect(ray, address, workers)
-
-    def close(self) -> None:
-        """Give the connection up, where this object made it. Idempotent."""
-        if self._mine:
-            self._ray.shutdown()
-            self._mine = False
-
-    def map(self, function: Callable[..., T], work: Sequence[tuple[Any, ...]]) -> Generator[tuple[int, T], None, None]:
-        """(number, ``function(*work[number])``) of each piece as it is done; in no order, each exactly once.
-
-        Raises what a piece raised where that is an Nl2SqlError, and an Nl2SqlError for what else went wrong. Closing
-        the iterator, Ctrl-C too, cancels what is not done.
-        """
-        task = self._ray.remote(num_cpus=1, max_retries=RETRIES)(_in_worker)
-        waiting: dict[Any, int] = {}
-        try:
-            for number, piece in enumerate(work):
-                waiting[task.remote(code_of_package(), function, piece)] = number
-            while waiting:
-                done, _ = self._ray.wait(list(waiting), num_returns=1)
-                for reference in done:
-                    number = waiting.pop(reference)
-                    yield number, self._result(reference)
-        finally:
-            # Python may drop an iterator that nobody closed after the connection is gone: its tasks ended then.
-            for reference in waiting if self._ray.is_initialized() else ():
-                self._ray.cancel(reference, force=True)
-
-    def _result(self, reference: Any) -> Any:
-        try:
-            return self._ray.get(reference)
-        except self._ray.exceptions.RayTaskError as error:
-            if isinstance(error.cause, Nl2SqlError):
-                raise error.cause from None
-            raise Nl2SqlError(f"a Ray worker failed: {one_line(repr(error.cause), 300)}") from error
-        except self._ray.exceptions.RayError as error:
-            raise Nl2SqlError(
-                f"a shard's worker died {RETRIES + 1} times: {one_line(error, 300)}; what is finished is kept"
-            ) from error
 
 
 def _in_worker(code: str, function: Callable[..., T], piece: tuple[Any, ...]) -> T:
@@ -241,7 +185,7 @@ def _file_of(benchmark: Benchmark, db_id: str) -> Path | None:
 class Assignment:
     """What is the same for all shards of a phase: a controller under a config on a model."""
 
-    plan: Plan  # the model's options; all else as it comes
+    plan: RunSpec  # the model's options; all else as it comes
     controller: str | NamedController  # a name or FILE.py:function, or the function with its name
     config: Config
     prints: Mapping[str, Any]  # ``prints_of`` in the driver
@@ -249,15 +193,9 @@ class Assignment:
     gates: Mapping[str, Gate]
 
 
-def prints_of(
-    plan: Plan,
-    named: NamedController,
-    model: Model,
-    config: Config,
-    tools: Mapping[str, Tool],
-    gates: Mapping[str, Gate],
-) -> dict[str, Any]:
+def prints_of(job: Job) -> dict[str, Any]:
     """What answers rest on beside the databases -> its content, as this process finds it."""
+    config = job.config
     places = {  # where the user finds what another worker has otherwise
         "few_shot_pool": f"few-shot pool {config.few_shot.pool}",
         "corpus": f"corpus {config.repair.corpus}",
@@ -266,9 +204,9 @@ def prints_of(
         "vizql_source": f"data source {config.vizql.source}",
     }
     return {
-        f"controller {named.name}": named.identity,
-        f"model {plan.model}": weights_of(model.describe()),
-        **{places.get(name, name): content for name, content in members(config, tools, gates).items()},
+        f"controller {job.controller.name}": job.controller.identity,
+        f"model {job.plan.model}": weights_of(job.model.describe()),
+        **{places.get(name, name): content for name, content in members(config, job.tools, job.gates).items()},
     }
 
 
@@ -278,23 +216,20 @@ def run_shard(order: Assignment, shard: Shard) -> list[Episode]:
     Raises UsageError where a file or a model that answers rest on is another one here than in the driver.
     """
     named = order.controller if isinstance(order.controller, NamedController) else get_controller(order.controller)
-    model = _KEPT.open(order.plan)
-    check_prints(order.prints, prints_of(order.plan, named, model, order.config, order.tools, order.gates))
-    check_config(model, order.config)
+    model = _model_of(order.plan)
     episodes: list[Episode] = []
     asked = (order.plan, named, order.config, shard.questions, shard.open(), model, order.tools, order.gates)
-    LOCAL.episodes(Job(*asked, keep=episodes.append))
-    return episodes
-
-
-def check_prints(wanted: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
-    """Raises UsageError, with the name of the file or model, where the worker's content is not the driver's."""
-    for what in wanted:
-        if ours.get(what) != wanted[what]:
+    job = Job(*asked, keep=episodes.append)
+    ours = prints_of(job)
+    for what, wanted in order.prints.items():
+        if ours.get(what) != wanted:
             raise UsageError(
                 f"the worker on {platform.node()} has another {what} than this process; copy it to that node, or keep "
                 "it in a folder that all nodes share, under the same path"
             )
+    check_config(model, order.config)
+    LOCAL.episodes(job)
+    return episodes
 
 
 def judge_shard(shard: Shard, predictions: Mapping[str, Mapping[str, str]], settings: Settings) -> Judged:
@@ -310,24 +245,17 @@ def _pool() -> QueryPool:
     return QueryPool(workers=1)
 
 
-@dataclass
-class _Kept:
-    """The model of a worker process; another one takes its place."""
-
-    plan: Plan | None = None
-    model: Model | None = field(default=None, repr=False)
-
-    def open(self, plan: Plan) -> Model:
-        """The model of ``plan``. Raises what opening it raises."""
-        if self.model is None or plan != self.plan:
-            if self.model is not None:
-                self.model.close()
-            self.model, self.plan = None, None
-            self.model, self.plan = open_model(plan), plan
-        return self.model
+_KEPT: dict[RunSpec, Model] = {}  # the model of a worker; workers are processes that Ray keeps from task to task
 
 
-_KEPT = _Kept()  # workers are processes that Ray keeps from task to task
+def _model_of(plan: RunSpec) -> Model:
+    """The model of ``plan``, in place of another one. Raises what opening it raises."""
+    if plan not in _KEPT:
+        for other in _KEPT.values():
+            other.close()
+        _KEPT.clear()
+        _KEPT[plan] = open_model(plan)
+    return _KEPT[plan]
 
 
 # ------------------------------------------------------------------------------------- the executor
@@ -338,12 +266,22 @@ class Ray:
     ``close``, or with the process.
 
     address: ``HOST:PORT`` of a cluster that this machine is a node of, or ``auto`` to find it; None starts one here.
-    workers: tasks at once of a cluster started here (default: the cores this process may use). A process that is
-    connected already keeps its connection. Raises UsageError without Ray, or where no cluster answers.
+    workers: tasks at once of a cluster started here (default: the cores this process may use); a task takes one CPU. A
+    process that is connected already keeps its connection. Raises UsageError without Ray, or where no cluster answers.
     """
 
     def __init__(self, address: str | None = None, *, workers: int | None = None) -> None:
-        self.cluster = RayCluster(address, workers)
+        if address is not None and address != "auto":
+            _check_reachable(address)
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read on import: Ray reports usage over the network
+        try:
+            import ray
+        except ImportError:
+            raise UsageError(INSTALL) from None
+        self._ray: Any = ray
+        self._mine = not ray.is_initialized()
+        if self._mine:
+            _connect(ray, address, workers)
 
     def __enter__(self) -> Ray:
         return self
@@ -353,9 +291,44 @@ class Ray:
 
     def close(self) -> None:
         """Leave the cluster, and end one that was started here. Idempotent."""
-        self.cluster.close()
+        if self._mine:
+            self._ray.shutdown()
+            self._mine = False
 
-    def check(self, plan: Plan, config: Config) -> None:
+    def map(self, function: Callable[..., T], work: Sequence[tuple[Any, ...]]) -> Generator[tuple[int, T], None, None]:
+        """(number, ``function(*work[number])``) of each piece as it is done; in no order, each exactly once.
+
+        Raises what a piece raised where that is an Nl2SqlError, and an Nl2SqlError for what else went wrong. Closing
+        the iterator, Ctrl-C too, cancels what is not done.
+        """
+        task = self._ray.remote(num_cpus=1, max_retries=RETRIES)(_in_worker)
+        waiting: dict[Any, int] = {}
+        try:
+            for number, piece in enumerate(work):
+                waiting[task.remote(code_of_package(), function, piece)] = number
+            while waiting:
+                done, _ = self._ray.wait(list(waiting), num_returns=1)
+                for reference in done:
+                    number = waiting.pop(reference)
+                    yield number, self._result(reference)
+        finally:
+            # Python may drop an iterator that nobody closed after the connection is gone: its tasks ended then.
+            for reference in waiting if self._ray.is_initialized() else ():
+                self._ray.cancel(reference, force=True)
+
+    def _result(self, reference: Any) -> Any:
+        try:
+            return self._ray.get(reference)
+        except self._ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, Nl2SqlError):
+                raise error.cause from None
+            raise Nl2SqlError(f"a Ray worker failed: {one_line(repr(error.cause), 300)}") from error
+        except self._ray.exceptions.RayError as error:
+            raise Nl2SqlError(
+                f"a shard's worker died {RETRIES + 1} times: {one_line(error, 300)}; what is finished is kept"
+            ) from error
+
+    def check(self, plan: RunSpec, config: Config) -> None:
         """Raises UsageError for what workers cannot do: a model object, a corpus that grows, turns in their order."""
         if "model" in plan.objects:
             raise UsageError(
@@ -375,18 +348,17 @@ class Ray:
     def episodes(self, job: Job) -> None:
         """Run each shard on a worker; the episodes of a shard are kept when all of them are done."""
         shards = cut(job.benchmark, job.questions)
-        model = Plan(**{key: value for key, value in vars(job.plan).items() if key in MODEL_OPTIONS})
-        prints = prints_of(job.plan, job.controller, job.model, job.config, job.tools, job.gates)
-        order = Assignment(model, job.controller.spec or job.controller, job.config, prints, job.tools, job.gates)
+        model = RunSpec(**{key: value for key, value in vars(job.plan).items() if key in MODEL_OPTIONS})
+        named = job.controller.spec or job.controller
+        order = Assignment(model, named, job.config, prints_of(job), job.tools, job.gates)
         work = [(order, shard) for shard in shards]
-        name, total = job.controller.name, len(job.questions)
-        bar = tqdm(total=total, desc=name, unit="question", disable=not job.progress)
-        with bar, closing(self.cluster.map(run_shard, work)) as done:
+        bar = tqdm(total=len(job.questions), desc=job.controller.name, unit="question", disable=not job.progress)
+        with bar, closing(self.map(run_shard, work)) as done:
             for number, episodes in done:
                 for episode in episodes:
                     job.keep(episode)
-                bar.update(len(shards[number].questions))
-                job.advance(len(shards[number].questions))
+                for advance in (bar.update, job.advance):
+                    advance(len(shards[number].questions))
 
     def verdicts(
         self,
@@ -405,18 +377,14 @@ class Ray:
             work.append((shard, files, plain))
         judged: dict[int, Judged] = {}
         bar = tqdm(total=len(questions), desc="scoring", unit="item", disable=not settings.progress)
-        with bar, closing(self.cluster.map(judge_shard, work)) as done:
+        with bar, closing(self.map(judge_shard, work)) as done:
             for number, verdicts in done:
                 judged[number] = verdicts
                 bar.update(len(shards[number].questions))
-        return _together([judged[number] for number in range(len(shards))])
-
-
-def _together(parts: Sequence[Judged]) -> Judged:
-    """The verdicts of all shards."""
-    return Judged(
-        items={id_: scores for part in parts for id_, scores in part.items.items()},
-        warnings=list(dict.fromkeys(warning for part in parts for warning in part.warnings)),
-        most=max((part.most for part in parts), default=0),
-        executed=sum(part.executed for part in parts),
-    )
+        parts = [judged[number] for number in range(len(shards))]
+        return Judged(
+            items={id_: scores for part in parts for id_, scores in part.items.items()},
+            warnings=list(dict.fromkeys(warning for part in parts for warning in part.warnings)),
+            most=max((part.most for part in parts), default=0),
+            executed=sum(part.executed for part in parts),
+        )

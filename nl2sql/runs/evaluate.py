@@ -1,132 +1,84 @@
 """A controller and its control over a benchmark: checked, opened, carried out as one cell, or as one per seed.
 
-``evaluate`` is what ``nl2sql eval``, the scripts and the notebooks call; ``nl2sql.runs.carry_out`` carries it out.
+``evaluate`` is what ``nl2sql eval``, the scripts and the notebooks call. Episodes are blocking functions in threads;
+the model back end batches what they ask for. Everything is recorded, then scored. An interrupted run keeps what is
+finished and names the command that continues it.
 """
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
-from nl2sql.agents.controllers import SAMPLERS, get_controller, with_preset
-from nl2sql.agents.record import Episode
+from nl2sql.agents import prompts
+from nl2sql.agents.controllers import NamedController, get_controller, with_preset
+from nl2sql.agents.record import Episode, json_text
+from nl2sql.agents.resources import members
 from nl2sql.config import Config
-from nl2sql.errors import UsageError
-from nl2sql.eval.scores import item_field
-from nl2sql.eval.stats import MIN_CLUSTERS, clustered_interval, wilson_interval
-from nl2sql.interfaces import DEFAULT_MODEL, Benchmark, Gate, Model, Tool
-from nl2sql.runs.carry_out import carry_out
+from nl2sql.errors import Cancelled, UsageError, typed
+from nl2sql.eval.settings import Settings
+from nl2sql.interfaces import DEFAULT_MODEL, Benchmark, Gate, Model, Question, Tool
+from nl2sql.runs.dialogues import RESOLVED_FIELDS, TURN_FIELDS, OwnHistories, as_resolved, resolve_usage
 from nl2sql.runs.folder import (
+    FOLDERS,
     FORMAT,
+    RunFolder,
     as_a_run_leaves,
     check_free,
     environment,
+    iter_jsonl,
     locked,
     new_folder,
     read_manifest,
     seed_folder,
     write_json,
 )
-from nl2sql.runs.job import LOCAL, Cell, Executor, Opened, settled
-from nl2sql.runs.named import Trust, check_code, check_named, check_same, code_files
-from nl2sql.runs.plan import Plan, absolute, control_stores, plan_record, read_plan
+from nl2sql.runs.job import LOCAL, Cell, Executor, Job, RunContext, nobody, settled
+from nl2sql.runs.plan import (
+    RunSpec,
+    Trust,
+    absolute,
+    check_code,
+    check_named,
+    check_same,
+    code_files,
+    control_stores,
+    fingerprints,
+    left_out_of,
+    plan_record,
+    read_plan,
+    run_key,
+    said_again,
+)
+from nl2sql.runs.rescore import pooled
 from nl2sql.runs.run import Run
-
-# -------------------------------------------------------------------------------- one cell per seed
-# Seeds 1 and 2 of a plan give the cells ``seed-1`` and ``seed-2``; a plan without seeds gives the
-# one cell "".
-
-SUMS = ("counts", "failures", "flips", "suspicions")  # parts of a report that are added up
-OWN = ("dialogues", "vizql")  # not pooled
-GREEDY = "greedy decoding: the seeds give identical runs; sample with -c react.do_sample=true"
+from nl2sql.runs.summary import summarise
 
 
-def cells_of(plan: Plan, config: Config) -> list[Cell]:
-    """The one cell of a run, or one per seed; the control, which is greedy, runs with the first seed only."""
-    if not plan.seeds:
-        return [Cell("", {}, plan, config)]
-    cells: list[Cell] = []
-    for seed in plan.seeds:
-        seeded = replace(plan, seeds=(), control=plan.control and not cells)
-        cells.append(Cell(seed_folder(seed), {"seed": seed}, seeded, config.model_copy(update={"seed": seed})))
-    return cells
+class Asked(TypedDict, total=False):
+    """The fields of ``RunSpec`` that ``evaluate`` takes by name."""
 
-
-def pooled(folder: Path, plan: Plan, config: Config, runs: Mapping[str, Run]) -> Run:
-    """The finished cells of a plan as one Run: the run itself, or the reports of those seeds as one report."""
-    if not plan.seeds:
-        return runs[""]
-    report = _pooled_report({seed: runs[name].report for seed in plan.seeds if (name := seed_folder(seed)) in runs})
-    if not config.react.do_sample and plan.controller not in SAMPLERS:
-        report["warnings"].append(GREEDY)
-    return Run(folder, read_manifest(folder), report | {"run": str(folder)})
-
-
-def _pooled_report(reports: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
-    """One report over several seeds of the same questions; repeats are never counted as independent.
-
-    A metric is the mean over seeds; its interval is clustered by database, by question where there are fewer than
-    ten databases. It is Wilson's over the questions where there are fewer than ten of those, and at 0 and 1, where no
-    clustering shows; ``n`` is the questions. ``usage`` is the mean of the seeds, ``SUMS`` are over all of them, and
-    warnings and alarms name the seed that they are of, unless all have them. ``items``, ``control`` and the tests
-    against it are the first seed's, whose controls ran; so are the parts of ``OWN``, and a warning says so.
-    """
-    number, first = next(iter(reports.items()))
-    names, items = list(first["metrics"]), [item for report in reports.values() for item in report["items"]]
-    levels = {
-        level: [item for item in items if (item["hardness"] or "unknown") == level] for level in first["by_hardness"]
-    }
-    usage = {key: sum(r["usage"][key] for r in reports.values()) / len(reports) for key in first["usage"]}
-    seeds = {
-        str(seed): {part: r[part] for part in ("run", "metrics", "usage", "counts")} for seed, r in reports.items()
-    }
-    told = {part: _told({seed: report[part] for seed, report in reports.items()}) for part in ("warnings", "alarms")}
-    told["warnings"] += [
-        f"{part}: of seed {number}; the other seeds' are in their reports" for part in OWN if part in first
-    ]
-    return {
-        **first,
-        "metrics": _metrics(names, items),
-        "by_hardness": {level: _metrics(names, of_level) for level, of_level in levels.items()},
-        "usage": usage,
-        "seeds": seeds,
-        **{part: _sum([report[part] for report in reports.values()]) for part in SUMS},
-        **told,
-    }
-
-
-def _metrics(names: Sequence[str], items: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Metric name -> its value over the items of all seeds, with its interval."""
-    questions, databases = ({item[key] for item in items} for key in ("id", "db_id"))
-    cluster = "db_id" if len(databases) >= MIN_CLUSTERS else "id"
-    metrics = {}
-    for name in names:
-        values = [bool(item[item_field(name)]) for item in items]
-        if len(questions) < MIN_CLUSTERS or len(set(values)) == 1:
-            interval = wilson_interval(sum(values) / len(values), len(questions))
-        else:
-            interval = clustered_interval(values, [item[cluster] for item in items])
-        metrics[name] = {**interval.to_dict(), "n": len(questions)}
-    return metrics
-
-
-def _sum(parts: Sequence[Any]) -> Any:
-    """Numbers added up, within mappings by key."""
-    if not isinstance(parts[0], Mapping):
-        return sum(parts)
-    keys = dict.fromkeys(key for part in parts for key in part)
-    return {key: _sum([part[key] for part in parts if key in part]) for key in keys}
-
-
-def _told(texts: Mapping[int, Sequence[str]]) -> list[str]:
-    """What is said of the seeds: once where it is said of all, else behind the seed's name."""
-    every = [text for text in next(iter(texts.values())) if all(text in told for told in texts.values())]
-    return every + [f"seed {seed}: {text}" for seed, told in texts.items() for text in told if text not in every]
-
-
-# ------------------------------------------------------------------------------------------ one run
+    split: str | None
+    engine_url: str
+    history: str
+    limit: int | None
+    sample_seed: int
+    seeds: Sequence[int]
+    turns: str
+    device: str
+    dtype: str | None
+    batch_size: int
+    engine: str
+    adapter: str
+    server: Sequence[str]
+    cache: bool
+    control: bool
+    equal_tokens: bool
 
 
 def evaluate(
@@ -135,71 +87,43 @@ def evaluate(
     controller: str | Callable[..., Episode] = "react",
     *,
     config: Config | None = None,
-    split: str | None = None,
-    engine_url: str = "",
-    history: str = "",
-    limit: int | None = None,
-    sample_seed: int = 0,
-    seeds: Sequence[int] = (),
-    turns: str = "",
-    device: str = "auto",
-    dtype: str | None = None,
-    batch_size: int = 32,
-    engine: str = "auto",
-    adapter: str = "auto",
-    server: Sequence[str] = (),
-    cache: bool | None = None,
-    control: bool = True,
-    equal_tokens: bool = False,
     tools: Mapping[str, Tool] | None = None,
     gates: Mapping[str, Gate] | None = None,
     out: str | Path | None = None,
     progress: bool = True,
     executor: Executor = LOCAL,
+    **asked: Unpack[Asked],
 ) -> Run:
     """Run ``controller`` (and the single-shot control) on a benchmark and score it; returns the finished Run.
 
     benchmark, model: a name as on the command line, or an object. controller: a name, or any callable
     ``(question, resources, config) -> Episode``. config: what is set in it goes before the controller's preset.
-    engine_url: the benchmark's databases on another engine (docs/benchmarks.md); TS is of SQLite files only.
-    history: of turns of dialogues, ``gold`` (default) or ``own`` (docs/benchmarks.md); limit counts dialogues there.
-    turns: auto finds out on ten questions whether ``react.native_tools`` is to be on (``runs.turns``).
-    tools, gates: added to those of the loop. adapter: as for ``load_model``. server: ``KEY=VALUE`` options of an HTTP
-    model. cache: answer repeated calls from the response cache; None = for a model given by name, not for an object.
-    executor: carries out episodes and scoring: this process, or a cluster (``nl2sql.runs.distributed.Ray``).
+    tools, gates: added to those of the loop. executor: carries out episodes and scoring: this process, or a cluster
+    (``nl2sql.runs.distributed.Ray``). asked: ``split``, ``limit``, ``sample_seed``, ``seeds``, ``history``,
+    ``engine_url``, ``turns``, ``device``, ``dtype``, ``batch_size``, ``engine``, ``adapter``, ``server``, ``cache``,
+    ``control``, ``equal_tokens``, as the options of ``nl2sql eval`` (docs/cli.md); ``limit`` counts dialogues where
+    those are asked; without ``cache`` the calls of a model object are not answered from the response cache.
     Raises UsageError for bad arguments and Cancelled when interrupted (finished episodes are kept).
     """
     arguments = {"benchmark": benchmark, "model": model, "controller": controller, "tools": tools, "gates": gates}
     objects = tuple(name for name, value in arguments.items() if value and not isinstance(value, (str, Path)))
     named = get_controller(controller if callable(controller) else str(controller))
-    plan = Plan(
+    options: dict[str, Any] = {"cache": "model" not in objects, **asked}
+    for name in {"seeds", "server"} & options.keys():
+        options[name] = tuple(options[name])
+    plan = RunSpec(
         benchmark=str(getattr(benchmark, "name", benchmark) if "benchmark" in objects else benchmark),
-        split=split,
-        engine_url=engine_url,
-        history=history,
-        limit=limit,
-        sample_seed=sample_seed,
         controller=named.name if "controller" in objects else str(controller),
         model=str(getattr(model, "name", model)),
-        device=device,
-        dtype=dtype,
-        batch_size=batch_size,
-        engine=engine,
-        adapter=adapter,
-        server=tuple(server),
-        cache="model" not in objects if cache is None else cache,
-        control=control,
-        equal_tokens=equal_tokens,
-        seeds=tuple(seeds),
-        turns=turns,
         objects=objects,
+        **options,
     )
     settings = with_preset(named, config, timed=False)
     return start(absolute(plan), settings, objects=arguments, out=out, progress=progress, executor=executor)
 
 
 def start(
-    plan: Plan,
+    plan: RunSpec,
     config: Config,
     *,
     objects: Mapping[str, Any] | None = None,
@@ -217,41 +141,54 @@ def start(
     if plan.equal_tokens and not control_stores(plan, named):
         why = f"--controller {named.name} has none" if plan.control else "--no-control leaves controls out"
         raise UsageError(f"--equal-tokens adds a control, and {why}; leave one of the two out")
-    with Opened(plan, objects, executor) as opened:
-        model = opened.fit(cells_of(plan, config)[0])  # a mistake leaves no folder behind
-        config, opened.turns = settled(plan, config, opened, model, progress)
-        folder = new_folder(out, f"{named.name}-{opened.benchmark.name}")
-        return _carried_out(plan, config, folder, opened, progress)
+    with RunContext(plan, objects, executor) as context:
+        config, context.turns = settled(
+            cells_of(plan, config)[0], context, progress
+        )  # a mistake leaves no folder behind
+        folder = new_folder(out, f"{named.name}-{context.benchmark.name}")
+        return _carried_out(plan, config, folder, context, progress)
 
 
-def _carried_out(plan: Plan, config: Config, folder: Path, opened: Opened, progress: bool) -> Run:
+def cells_of(plan: RunSpec, config: Config) -> list[Cell]:
+    """The one cell of a run, or one per seed; the control, which is greedy, runs with the first seed."""
+    cells: list[Cell] = [] if plan.seeds else [Cell("", {}, plan, config)]
+    for seed in plan.seeds:
+        seeded = replace(plan, seeds=(), control=plan.control and not cells)
+        cells.append(Cell(seed_folder(seed), {"seed": seed}, seeded, config.model_copy(update={"seed": seed})))
+    return cells
+
+
+def _manifest(
+    plan: RunSpec, config: Config, key: str, model: Mapping[str, Any], questions: Sequence[Question]
+) -> dict[str, Any]:
+    code = code_files(plan)
+    return {
+        "format": FORMAT,
+        "key": key,
+        "plan": plan_record(plan),
+        "config": config.model_dump(),
+        "model": model,
+        "questions": [question.id for question in questions],
+        "environment": environment(),
+        **({"code": code} if code else {}),
+    }
+
+
+def _carried_out(plan: RunSpec, config: Config, folder: Path, context: RunContext, progress: bool) -> Run:
     """The one cell of a run, or those of its seeds, carried out in ``folder``."""
     cells = cells_of(plan, config)
     if not plan.seeds:
-        return carry_out(cells[0], folder, opened, progress=progress)
+        return carry_out(cells[0], folder, context, progress=progress)
     with locked(folder):
-        _keep_pooled_manifest(folder, plan, config, opened)
-        runs = {cell.name: carry_out(cell, folder / cell.name, opened, top=folder, progress=progress) for cell in cells}
+        if not (folder / "manifest.json").exists():  # of what the seeds do not share theirs tell
+            job = context.job(cells[0])
+            write_json(folder / "manifest.json", _manifest(plan, config, "", job.model.describe(), job.questions))
+        runs = {
+            cell.name: carry_out(cell, folder / cell.name, context, top=folder, progress=progress) for cell in cells
+        }
         run = pooled(folder, plan, config, runs)
         write_json(folder / "report.json", run.report)
     return run
-
-
-def _keep_pooled_manifest(folder: Path, plan: Plan, config: Config, opened: Opened) -> None:
-    """Write once what a run with seeds was; all that the seeds do not share is in their manifests."""
-    if (folder / "manifest.json").exists() and "model" in read_manifest(folder):
-        return
-    manifest = {
-        "format": FORMAT,
-        "key": "",
-        "plan": plan_record(plan),
-        "config": config.model_dump(),
-        "model": opened.fit(cells_of(plan, config)[0]).describe(),
-        "questions": [question.id for question in opened.questions],
-        "environment": environment(),
-        **({"code": code} if (code := code_files(plan)) else {}),
-    }
-    write_json(folder / "manifest.json", manifest)
 
 
 def resume(
@@ -269,7 +206,7 @@ def resume(
     """Continue an interrupted run from its manifest; what is finished is not done again.
 
     A run that was given a Python object (benchmark, model, controller, tools, gates) needs it again. trust: see
-    ``runs.named``. Raises UsageError when there is nothing to resume, when what the run depends on has changed since,
+    ``runs.plan``. Raises UsageError when there is nothing to resume, when what the run depends on has changed since,
     or for what the folder alone may not name.
     """
     path = Path(folder)
@@ -283,5 +220,160 @@ def resume(
     if missing:
         call = f"nl2sql.resume({str(path)!r}, {', '.join(f'{name}=...' for name in missing)})"
         raise UsageError(f"{path} was started from Python; continue it there: {call}")
-    with as_a_run_leaves(path), Opened(plan, objects, executor) as opened:
-        return _carried_out(plan, config, path, opened, progress)
+    with as_a_run_leaves(path), RunContext(plan, objects, executor) as context:
+        return _carried_out(plan, config, path, context, progress)
+
+
+# ------------------------------------------------------------------- one cell in its folder
+
+
+def carry_out(
+    cell: Cell,
+    folder: Path,
+    context: RunContext,
+    *,
+    top: Path | None = None,
+    progress: bool = False,
+    advance: Callable[[int], object] = nobody,
+) -> Run:
+    """Do what ``folder`` still owes of a cell, score everything, write ``report.json``; returns the Run.
+
+    top: the folder that ``nl2sql eval --resume`` takes; default: ``folder``. advance: see ``Job``. Raises UsageError
+    where the folder holds another run, or another process is running in it; Cancelled when interrupted.
+    """
+    job = context.job(cell, progress=progress, advance=advance)
+    folder.mkdir(exist_ok=True)
+    with locked(folder, cut=True):
+        return _Work(job, context, folder, top or folder).done()
+
+
+class _Work:
+    """One cell in its folder: ``job`` is that of the cell's own controller over all of its questions."""
+
+    def __init__(self, job: Job, context: RunContext, folder: Path, top: Path) -> None:
+        self.job, self.executor, self.folder, self.top = job, context.executor, folder, top
+        self.history = context.history
+        described = job.model.describe()
+        prints = fingerprints(job.benchmark, job.questions)
+        resting_on = members(job.config, job.tools, job.gates)
+        self.key_of = partial(run_key, model=described, prints=prints, members=resting_on, history=self.history)
+        self.stores = control_stores(job.plan, job.controller)
+        key = self.key_of(job.controller, job.config)
+        self.manifest = _manifest(job.plan, job.config, key, described, job.questions) | {
+            "controller": {"name": job.controller.name, "identity": job.controller.identity},
+            "controls": list(self.stores),
+            "prompts": prompts.prompt_hashes(job.config.prompts),
+            "members": resting_on,
+            "left_out": left_out_of(job.benchmark, job.plan.history),
+            "fingerprints": prints,
+            **({"turns": context.turns} if context.turns else {}),
+        }
+
+    def done(self) -> Run:
+        """The finished Run."""
+        started = time.perf_counter()
+        _keep_manifest(self.folder, self.manifest)
+        job = self.job
+        try:
+            main = self._episodes(job.controller, job.config, self.folder, job.questions, own=self.history == "own")
+            controls = self._controls(main)
+            scoring = Settings(job.config.eval, executor=self.executor, progress=job.progress)
+            report = summarise(self.manifest, job.benchmark, job.questions, main, controls, scoring)
+        except KeyboardInterrupt:
+            kept = sum(1 for _ in iter_jsonl(self.folder / "predictions.jsonl"))
+            said = f"interrupted; {kept} questions are kept in {self.folder}"
+            raise Cancelled(f"{said}; continue with: {_continue(job.plan, job.config, self.top)}") from None
+        report["seconds"] = round(time.perf_counter() - started, 1)
+        write_json(self.folder / "report.json", report)
+        return Run(self.folder, self.manifest, report)
+
+    def _episodes(
+        self, named: NamedController, config: Config, folder: Path, questions: Sequence[Question], own: bool = False
+    ) -> RunFolder:
+        """Run what is owed of one controller; appends to ``phases.jsonl`` how long it took.
+
+        own: a turn gets the history of what this controller answered before.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        store = RunFolder(folder, self.key_of(named, config), self.top)
+        finished = store.done()
+        histories = OwnHistories(questions, store.traces(TURN_FIELDS)) if own else None
+        owed = histories.owed(finished) if histories else [q for q in questions if q.id not in finished]
+        store.start_clock()
+        self.job.advance(len(questions) - len(owed))
+        try:
+            if owed:
+                job = replace(self.job, controller=named, config=config, questions=owed, keep=store.add, own=histories)
+                self.executor.episodes(job)
+        finally:
+            if owed:
+                store.tick()
+            store.close()
+        return store
+
+    def _controls(self, main: RunFolder) -> dict[str, RunFolder]:
+        """The single-shot control: the loop's own limits, guardrails on; one greedy call gives both of its scores."""
+        stores: dict[str, RunFolder] = {}
+        questions = self._for_controls(main) if self.stores else []
+        limit = self.job.config.react.max_new_tokens
+        options: dict[str, Any] = {"samples": 1, "guardrails": True, "max_new_tokens": limit}
+        for name in self.stores:
+            if name == "equal_tokens":
+                options["samples"] = _equal_samples(main, stores["single_shot"], bool(self.history))
+            shot = self.job.config.single_shot.model_copy(update=options)
+            config = self.job.config.model_copy(update={"single_shot": shot})
+            place = self.folder / FOLDERS[name]
+            stores[name] = self._episodes(get_controller("single_shot"), config, place, questions)
+        return stores
+
+    def _for_controls(self, main: RunFolder) -> Sequence[Question]:
+        """The questions as the controls get them: a turn with the history that it had, understood as it was."""
+        questions = self.job.questions
+        if not self.history:
+            return questions
+        if self.history == "own":
+            histories = OwnHistories(questions, main.traces(TURN_FIELDS))
+            questions = [histories.asked(question) for question in questions]
+        return as_resolved(questions, main.traces(RESOLVED_FIELDS))
+
+
+def _keep_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """Write the manifest once. Raises UsageError where the folder holds that of another run."""
+    path = folder / "manifest.json"
+    if not path.exists():
+        write_json(path, manifest)
+        return
+    before = read_manifest(folder)
+    if before.get("key") == manifest["key"]:
+        return
+    now = json.loads(json_text(manifest))
+    changed = [part for part in ("config", "controller", "model", "prompts") if before.get(part) != now.get(part)]
+    for part, form in (("members", "{}"), ("fingerprints", "database {}")):
+        then = before.get(part, {})
+        differing = [name for name in {**then, **now[part]} if then.get(name) != now[part].get(name)]
+        changed += [name if name == "questions" else form.format(name) for name in differing]
+    raise UsageError(
+        f"{', '.join(changed) or 'the code'} changed since {folder} was started; start a new run with another --out"
+    )
+
+
+def _continue(plan: RunSpec, config: Config, top: Path) -> str:
+    """The command or the call that goes on with an interrupted run."""
+    if not plan.objects:
+        return f"nl2sql eval --resume {typed(top)}{said_again(plan, config)}"
+    arguments = ", ".join(f"{name}={name}" for name in plan.objects)
+    return f"nl2sql.resume({str(top)!r}, {arguments})"
+
+
+def _equal_samples(main: RunFolder, shot: RunFolder, dialogues: bool) -> int:
+    """How many samples cost what the loop cost, in prompt and completion tokens together (at least 1).
+
+    What resolving a turn cost the loop, and the control where that had broken off, is paid once for all samples.
+    """
+
+    def tokens(store: RunFolder) -> int:
+        return sum(p["usage"]["prompt_tokens"] + p["usage"]["completion_tokens"] for p in store.predictions())
+
+    traces = [*main.traces(RESOLVED_FIELDS), *shot.traces(RESOLVED_FIELDS)] if dialogues else []
+    once = sum(used.prompt_tokens + used.completion_tokens for used in map(resolve_usage, traces))
+    return max(1, min(256, round((tokens(main) - once) / max(1, tokens(shot) - once))))

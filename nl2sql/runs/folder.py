@@ -7,7 +7,7 @@ disk left half-done (a torn last line, a trace without its prediction) is droppe
 
 A folder may be a stranger's: its files are opened by ``nl2sql.safe_files``, its manifest has the types of ``MANIFEST``,
 and what else breaks on its content is said of the folder (``as_a_run_leaves``). What its manifest names is opened by
-``nl2sql.runs.named``.
+``nl2sql.runs.plan``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -47,6 +47,7 @@ MOST_LINES = 300_000  # of a file: the shortest that pass take 5 s and 400 MB, w
 MOST_VALUES = 2_000_000  # in one document or line of JSON: a list of nothing takes thirty times its text in memory
 MOST_SEEDS = 1000
 FOLDERS = {"single_shot": "control", "equal_tokens": "control_equal_tokens"}  # of a run's controls
+TABLE = "ablation.json"  # in the folder of an ablation's cells
 QuestionKey: TypeAlias = tuple[str, str, str]  # benchmark, database, id
 _TEXTS: Any = {...: str}
 MANIFEST: Any = {  # the types of what a manifest has; a key may be missing, and others may be there
@@ -70,32 +71,19 @@ MANIFEST: Any = {  # the types of what a manifest has; a key may be missing, and
 BROKEN = (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError, RecursionError, StopIteration)
 PACKAGES = ("llguidance", "sqlglot", "torch", "transformers", "xllamacpp")  # whose versions decide answers or scores
 PREDICTION_KEYS = (
-    "id",
-    "db_id",
-    "question",
-    "sql",
-    "raw_sql",
-    "prefill",
-    "error",
-    "steps",
-    "usage",
-    "seconds",
-    "finish",
+    *("id", "db_id", "question", "sql", "raw_sql", "prefill"),
+    *("error", "steps", "usage", "seconds", "finish"),
 )
 
 
 def new_folder(out: str | Path | None, name: str) -> Path:
     """The folder for a new run: ``out``, or ``runs/<time>-<name>``. Raises UsageError as ``check_free`` does."""
     check_free(out)
-    if out is None:
-        stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-        folder = Path("runs") / f"{stamp}-{name}"
-        number = 1
-        while folder.exists():
-            number += 1
-            folder = Path("runs") / f"{stamp}-{name}-{number}"
-    else:
-        folder = Path(out).expanduser()
+    stamped = Path("runs") / f"{datetime.now(UTC).strftime('%Y%m%d-%H%M%S')}-{name}"
+    folder, number = stamped if out is None else Path(out).expanduser(), 1
+    while out is None and folder.exists():
+        number += 1
+        folder = stamped.with_name(f"{stamped.name}-{number}")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -256,21 +244,17 @@ def environment() -> dict[str, Any]:
         commit = described.stdout.strip() if described.returncode == 0 else None
     except (OSError, subprocess.SubprocessError):
         commit = None
+    program = "nl2sql" if Path(sys.argv[0]).name in ("nl2sql", "__main__.py") else sys.argv[0]
     return {
         "nl2sql": __version__,
         "commit": commit,
-        "command": masked(shlex.join([_program(sys.argv[0]), *sys.argv[1:]])),
+        "command": masked(shlex.join([program, *sys.argv[1:]])),
         "packages": {dist.name: dist.version for name in PACKAGES for dist in Distribution.discover(name=name)},
         "python": sys.version.split()[0],
         "platform": platform.platform(),
         "cpus": os.cpu_count(),
         "began": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-
-
-def _program(path: str) -> str:
-    """How a program was called: the command by its name, another one by its path."""
-    return "nl2sql" if Path(path).name in ("nl2sql", "__main__.py") else path
 
 
 def iter_jsonl(path: Path) -> Iterator[dict[str, Any]]:
@@ -302,11 +286,10 @@ def iter_jsonl(path: Path) -> Iterator[dict[str, Any]]:
 def count_lines(path: Path) -> int:
     """The whole lines of an append-only file, which may be missing; none of them is read as JSON."""
     try:
-        file = _open_lines(path)
+        with _open_lines(path) as file:
+            return sum(block.count(b"\n") for block in iter(lambda: file.read(MEGABYTE), b""))
     except (FileNotFoundError, NotADirectoryError):
         return 0
-    with file:
-        return sum(block.count(b"\n") for block in iter(lambda: file.read(MEGABYTE), b""))
 
 
 def _open_lines(path: Path, mode: str = "rb") -> IO[bytes]:
@@ -319,16 +302,11 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
 
 
 @contextmanager
-def exclusive(folder: Path) -> Iterator[None]:
-    """``locked``, and what a killed process left half-done is cut (``cut_torn_ends``)."""
-    with locked(folder):
-        cut_torn_ends(folder)
-        yield
+def locked(folder: Path, *, cut: bool = False) -> Iterator[None]:
+    """Only one process runs in a folder. cut: what a killed process left half-done is cut off (``cut_torn_ends``).
 
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Only one process runs in a folder. Raises UsageError where another does."""
+    Raises UsageError where another process runs there.
+    """
     with open_regular(folder / ".lock", "ab") as lock:
         for tries_left in reversed(range(LOCK_TRIES)):
             try:
@@ -339,6 +317,8 @@ def locked(folder: Path) -> Iterator[None]:
                     said = f"another process is running in {folder}; wait for it, or name another --out"
                     raise UsageError(said) from None
                 time.sleep(0.05)  # ``is_running`` holds it for a moment
+        if cut:
+            cut_torn_ends(folder)
         yield
 
 
@@ -483,16 +463,15 @@ class RunFolder:
 
     def predictions(self) -> list[dict[str, Any]]:
         """The last prediction of each question under this key, in the order they finished."""
-        return _latest(iter_jsonl(self.folder / "predictions.jsonl"), self.key)
+        return self._latest("predictions.jsonl")
 
     def traces(self, fields: Collection[str] = ()) -> list[dict[str, Any]]:
         """The last trace of each question under this key; of each only ``fields``, where any are named."""
-        rows = iter_jsonl(self.folder / "traces.jsonl")
+        return self._latest("traces.jsonl", fields)
+
+    def _latest(self, name: str, fields: Collection[str] = ()) -> list[dict[str, Any]]:
+        rows = iter_jsonl(self.folder / name)
         if fields:
             wanted = {"id", "key", *fields}
             rows = ({name: value for name, value in row.items() if name in wanted} for row in rows)
-        return _latest(rows, self.key)
-
-
-def _latest(rows: Iterable[dict[str, Any]], key: str) -> list[dict[str, Any]]:
-    return list({row["id"]: row for row in rows if row.get("key") == key}.values())
+        return list({row["id"]: row for row in rows if row.get("key") == self.key}.values())

@@ -13,8 +13,8 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Protocol
 
 from nl2sql.agents.controllers import LOOPS, PACKAGED, NamedController, episode_model, get_controller, run_episode
 from nl2sql.agents.record import Episode
@@ -27,8 +27,8 @@ from nl2sql.eval.scoring import judge
 from nl2sql.eval.settings import Judge, Settings, check_ts
 from nl2sql.interfaces import Benchmark, Gate, Model, Question, Resources, Tool
 from nl2sql.runs.dialogues import OwnHistories, history_of, in_dialogue
-from nl2sql.runs.plan import MODEL_OPTIONS, Plan, behind_cache, check_config, open_benchmark, open_model, pick
-from nl2sql.runs.progress import Bar, Work, most_calls
+from nl2sql.runs.plan import MODEL_OPTIONS, RunSpec, check_config, open_benchmark, open_model, pick
+from nl2sql.runs.progress import Bar
 
 # ----------------------------------------------------------------------------------- cells and jobs
 
@@ -36,7 +36,7 @@ from nl2sql.runs.progress import Bar, Work, most_calls
 class Executor(Judge, Protocol):
     """Whoever does the work of a run, its verdicts too: ``runs.local.Local``, ``runs.distributed.Ray``."""
 
-    def check(self, plan: Plan, config: Config) -> None:
+    def check(self, plan: RunSpec, config: Config) -> None:
         """Raises UsageError for a plan that cannot be carried out there; nothing has been opened yet."""
         ...
 
@@ -57,23 +57,19 @@ class Cell:
 
     name: str
     changed: Mapping[str, Any]
-    plan: Plan
+    plan: RunSpec
     config: Config
 
 
-def not_kept(episode: Episode) -> None:
-    """Where episodes go of a job that is only described."""
-
-
-def no_bar(questions: int) -> None:
-    """Nobody counts over several cells."""
+def nobody(told: object) -> None:
+    """Is told of episodes that are not kept, and of questions that no bar counts."""
 
 
 @dataclass(frozen=True)
 class Job:
     """One controller under its config, with everything opened, over the questions that are owed."""
 
-    plan: Plan
+    plan: RunSpec
     controller: NamedController
     config: Config
     questions: Sequence[Question]
@@ -81,9 +77,9 @@ class Job:
     model: Model
     tools: Mapping[str, Tool]
     gates: Mapping[str, Gate]
-    keep: Callable[[Episode], object] = not_kept
+    keep: Callable[[Episode], object] = nobody
     progress: bool = False
-    advance: Callable[[int], object] = no_bar  # told how many more questions are done, for a bar over several cells
+    advance: Callable[[int], object] = nobody  # told how many more questions are done, for a bar over several cells
     own: OwnHistories | None = None  # where turns get the history of what was answered before; None: they have theirs
 
 
@@ -103,8 +99,7 @@ logger = logging.getLogger(__name__)
 TRIED = 10
 
 
-@dataclass(frozen=True)
-class Share:
+class Share(NamedTuple):
     """The turns of a few episodes, and those of them in which no action could be read."""
 
     turns: int = 0
@@ -116,37 +111,33 @@ class Share:
 
     @property
     def broken(self) -> bool:
-        return self.turns > 0 and 2 * self.unread >= self.turns
-
-    def __add__(self, episode: Episode) -> Share:
-        asked = sum(call["kind"] == "act" for call in episode.calls)
-        return Share(self.turns + asked, self.unread + episode.flags.get("format_errors", 0))
+        return self.turns > 0 and self.share >= 0.5
 
     def __str__(self) -> str:
         return f"{self.unread} of {self.turns}"
 
 
-def settled(plan: Plan, config: Config, opened: Opened, model: Model, progress: bool) -> tuple[Config, dict[str, Any]]:
-    """``config`` with the form of turns decided where ``plan.turns`` is auto, and what a manifest keeps of the trial.
-
-    Raises UsageError for a controller that is no loop.
-    """
+def settled(cell: Cell, context: RunContext, progress: bool) -> tuple[Config, dict[str, Any]]:
+    """The config with the form of turns decided where the plan's ``turns`` is auto, and what a manifest keeps of the
+    trial. Raises UsageError for a controller that is no loop."""
+    plan, config, model = cell.plan, cell.config, context.fit(cell)
     if plan.turns != "auto":
         return config, {}
     own = "controller" in plan.objects or plan.controller not in PACKAGED
     if not own and plan.controller not in LOOPS:
         raise UsageError(f"--turns auto goes with a loop, not with {plan.controller!r}; use --controller react")
-    shares = {"text": _tried(plan, _with(config, native=False), opened, model, progress)}
+    shares = {"text": _tried(cell, context, progress, native=False)}
     why = ""
     if shares["text"].broken:
         try:
-            _check_native(model, config)
-            shares["native"] = _tried(plan, _with(config, native=True), opened, model, progress)
+            if check := getattr(model, "check", None):
+                check(grammar=config.constrain not in ("none", "auto"), tools=True)
+            shares["native"] = _tried(cell, context, progress, native=True)
         except ModelError as refused:
             why = str(refused)
     chosen = min(shares, key=lambda form: shares[form].share)  # text where they are equal
-    facts: dict[str, Any] = {"chosen": chosen, "episodes": min(TRIED, len(opened.questions))}
-    facts |= {form: vars(share) for form, share in shares.items()} | ({"native_refused": why} if why else {})
+    facts: dict[str, Any] = {"chosen": chosen, "episodes": min(TRIED, len(context.questions))}
+    facts |= {form: share._asdict() for form, share in shares.items()} | ({"native_refused": why} if why else {})
     said = ", ".join(f"{share} in {form}" for form, share in shares.items())
     logger.warning("turns without a readable action: %s%s; --turns %s is taken", said, why and f" ({why})", chosen)
     return _with(config, native=chosen == "native"), facts
@@ -156,53 +147,29 @@ def _with(config: Config, *, native: bool) -> Config:
     return config.model_copy(update={"react": config.react.model_copy(update={"native_tools": native})})
 
 
-def _check_native(model: Model, config: Config) -> None:
-    """Raises ModelError where the model takes no native tool calls beside the grammars of ``config``."""
-    if check := getattr(model, "check", None):
-        check(grammar=config.constrain not in ("none", "auto"), tools=True)
-
-
-def _tried(plan: Plan, config: Config, opened: Opened, model: Model, progress: bool) -> Share:
+def _tried(cell: Cell, context: RunContext, progress: bool, *, native: bool) -> Share:
     kept: list[Episode] = []
-    job = Job(
-        plan=plan,
-        controller=get_controller(opened.objects.get("controller") or plan.controller),
-        config=config,
-        questions=opened.questions[:TRIED],
-        benchmark=opened.benchmark,
-        model=model,
-        tools=opened.tools,
-        gates=opened.gates,
-        keep=kept.append,
-        progress=progress,
-    )
-    opened.executor.episodes(job)
-    share = Share()
-    for episode in kept:
-        share = share + episode
-        if episode.finish == "error":  # broke off: no better than a turn that cannot be read
-            share = Share(share.turns + 1, share.unread + 1)
-    return share
+    cell = replace(cell, config=_with(cell.config, native=native))
+    job = context.job(cell, questions=context.questions[:TRIED], keep=kept.append, progress=progress)
+    context.executor.episodes(job)
+    turns, unread = _share(kept)
+    broke_off = sum(episode.finish == "error" for episode in kept)  # no better than a turn that cannot be read
+    return Share(turns + broke_off, unread + broke_off)
 
 
-class Watch:
-    """Looks at the first episodes of a run in text, and proposes native calls where the model ignores the form."""
+def _share(episodes: Sequence[Episode]) -> Share:
+    turns = sum(call["kind"] == "act" for episode in episodes for call in episode.calls)
+    return Share(turns, sum(episode.flags.get("format_errors", 0) for episode in episodes))
 
-    def __init__(self, config: Config, questions: int) -> None:
-        self._left = 0 if config.react.native_tools or questions < TRIED else TRIED
-        self._share = Share()
 
-    def see(self, episode: Episode | None) -> None:
-        """Count an episode, unless it was stopped; the last of the first ten tells."""
-        if self._left and episode is not None:
-            self._left -= 1
-            self._share = self._share + episode
-            if not self._left and self._share.broken:
-                logger.warning(
-                    "in %s turns of the first episodes no action could be read; a chat model may do better with "
-                    "--turns native (--turns auto finds out)",
-                    self._share,
-                )
+def propose_native(first: Sequence[Episode]) -> None:
+    """A hint, where a model that was asked in text ignored the form in its first episodes."""
+    if (share := _share(first)).broken:
+        logger.warning(
+            "in %s turns of the first episodes no action could be read; a chat model may do better with "
+            "--turns native (--turns auto finds out)",
+            share,
+        )
 
 
 # ---------------------------------------------------------------- the executor that is this process
@@ -212,7 +179,7 @@ class Watch:
 class Local:
     """Carries out everything here; it has no state."""
 
-    def check(self, plan: Plan, config: Config) -> None:
+    def check(self, plan: RunSpec, config: Config) -> None:
         """Everything that can be planned can be done here."""
 
     def episodes(self, job: Job) -> None:
@@ -220,15 +187,17 @@ class Local:
         units = interactions(job.questions) if job.own else [[question] for question in job.questions]
         cancel = threading.Event()
         workers = min(len(units), max(1, int(getattr(job.model, "batch_size", 8))))
-        watch = Watch(job.config, len(job.questions))
-        work = Work(len(job.questions), most_calls(job.controller.name, job.config))
-        bar = Bar(job.controller.name, work, shown=job.progress)
+        first: list[Episode] = []
+        bar = Bar(job.controller.name, len(job.questions), shown=job.progress)
         with bar, ThreadPoolExecutor(workers, thread_name_prefix="episode") as pool:
             try:
                 futures = [pool.submit(_episodes, job, unit, cancel, bar) for unit in units]
                 for future in as_completed(futures):
-                    for episode in future.result():
-                        watch.see(episode)
+                    for episode in filter(None, future.result()):
+                        first.append(episode)
+                        if len(first) == TRIED and not job.config.react.native_tools:
+                            propose_native(first)
+                        del first[TRIED:]
                     job.advance(len(future.result()))
             except BaseException:
                 cancel.set()  # what runs ends at its next model call
@@ -255,7 +224,7 @@ def _episodes(job: Job, questions: Sequence[Question], cancel: threading.Event, 
     for question in questions:
         done.append(_episode(job, job.own.asked(question) if job.own else question, cancel, bar))
         if not cancel.is_set():
-            bar.finished(question.id)
+            bar.finished()
     return done
 
 
@@ -265,7 +234,7 @@ def _episode(job: Job, question: Question, cancel: threading.Event, bar: Bar) ->
         return None
 
     def resources() -> Resources:
-        mine = bar.watched(episode_model(job.model, question, job.controller.name), question.id)
+        mine = bar.watched(episode_model(job.model, question, job.controller.name))
         database = job.benchmark.database(question.db_id)
         return Resources(mine, database, job.tools, job.gates, cancel=cancel)
 
@@ -280,15 +249,15 @@ def _episode(job: Job, question: Question, cancel: threading.Event, bar: Bar) ->
 # ------------------------------------------------------ benchmark, model and databases, opened once
 
 
-class Opened:
+class RunContext:
     """A benchmark with the questions of a plan, and the model of the cell at hand; closed as a block.
 
-    objects: Python objects in place of names, by the names of ``Plan.objects``. A model that is opened here is closed
+    objects: Python objects in place of names, as ``RunSpec.objects`` names them. A model that is opened here is closed
     when a cell wants another one, and at the end. ``history`` is that of turns of dialogues, "" for other questions.
     Raises UsageError, BenchmarkError.
     """
 
-    def __init__(self, plan: Plan, objects: Mapping[str, Any] | None = None, executor: Executor = LOCAL) -> None:
+    def __init__(self, plan: RunSpec, objects: Mapping[str, Any] | None = None, executor: Executor = LOCAL) -> None:
         self.objects, self.executor = objects or {}, executor
         self.tools: Mapping[str, Tool] = named_functions("tools", plan.tools) | dict(self.objects.get("tools") or {})
         self.gates: Mapping[str, Gate] = named_functions("gates", plan.gates) | dict(self.objects.get("gates") or {})
@@ -302,7 +271,9 @@ class Opened:
     def fit(self, cell: Cell) -> Model:
         """The model of a cell, after a check that its config can be carried out. Raises ModelError, UsageError."""
         if "model" in cell.plan.objects:
-            model = behind_cache(cell.plan, self.objects["model"])
+            from nl2sql.models.response_cache import cached
+
+            model = cached(self.objects["model"]) if cell.plan.cache else self.objects["model"]
         else:
             options = model_options(cell.plan)
             if self._model is None or self._options != options:
@@ -313,19 +284,26 @@ class Opened:
         check_ts(self.benchmark, self.questions, cell.config.eval)
         return model
 
+    def job(self, cell: Cell, **options: Any) -> Job:
+        """The job of a cell's own controller. options: of ``Job``; ``questions`` in place of all of the plan's."""
+        named = get_controller(self.objects.get("controller") or cell.plan.controller)
+        questions = options.pop("questions", self.questions)
+        found = (self.benchmark, self.fit(cell), self.tools, self.gates)
+        return Job(cell.plan, named, cell.config, questions, *found, **options)
+
     def close(self) -> None:
         """Close the model that was opened here. Idempotent."""
         if self._model is not None:
             self._model.close()
         self._model = None
 
-    def __enter__(self) -> Opened:
+    def __enter__(self) -> RunContext:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
 
-def model_options(plan: Plan) -> tuple[str, ...]:
+def model_options(plan: RunSpec) -> tuple[str, ...]:
     """What decides which model a plan opens, and how; cells that agree in it share one."""
     return tuple(str(getattr(plan, name)) for name in MODEL_OPTIONS)

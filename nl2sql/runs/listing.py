@@ -34,8 +34,7 @@ from nl2sql.runs.folder import (
     read_manifest,
     written,
 )
-from nl2sql.runs.named import Trust, benchmark_of
-from nl2sql.runs.plan import fingerprints, read_plan
+from nl2sql.runs.plan import Trust, benchmark_of, fingerprints, read_plan
 from nl2sql.runs.rescore import changed_since, owed_of, questions_of, stores_of
 from nl2sql.safe_files import NotOpened, open_regular
 
@@ -81,8 +80,11 @@ class Listing:
 
     def entries(self) -> list[RunEntry]:
         """The runs in the folder and in its folders, and the cells of ablations, the latest first."""
-        kept = dict(self._kept)
-        found = {place: _again(kept.get(place)) or _read(place, self.folder) for place in _places(self.folder)}
+        kept, found = dict(self._kept), {}
+        for place in _places(self.folder):
+            before = kept.get(place)
+            same = before is not None and before[1] == _stamp(before[0])
+            found[place] = before if before is not None and same else _read(place, self.folder)
         self._kept = found
         latest = sorted(found.values(), key=lambda read: read[1][0][0], reverse=True)  # of those of one second
         running = [replace(entry, running=_is_running(files)) for files, _, entry in latest]
@@ -92,12 +94,6 @@ class Listing:
 def entries(folder: Path) -> list[RunEntry]:
     """The runs in a folder, as ``Listing`` finds them, each read anew."""
     return Listing(folder).entries()
-
-
-def _shown(benchmark: str) -> str:
-    """A benchmark's name; of a path, its last part."""
-    path = Path(benchmark.partition(OVER)[0])
-    return path.name if path.is_absolute() else benchmark
 
 
 def _places(folder: Path, below: int = 2) -> Iterator[Path]:
@@ -112,20 +108,15 @@ def _places(folder: Path, below: int = 2) -> Iterator[Path]:
                 yield from _places(Path(entry.path), 0 if entry.is_symlink() else below - 1)
 
 
-def _again(kept: tuple[Sequence[Path], Stamp, RunEntry] | None) -> tuple[Sequence[Path], Stamp, RunEntry] | None:
-    """What was read of a run, where its files are still the same."""
-    return kept if kept is not None and kept[1] == _stamp(kept[0]) else None
-
-
 def _stamp(files: Sequence[Path]) -> Stamp:
-    def of(file: Path) -> tuple[int, int, int]:
+    stamps = []
+    for file in files:
         try:
             found = file.lstat()
+            stamps.append((found.st_mtime_ns, found.st_size, found.st_ino))
         except OSError:
-            return (0, 0, 0)
-        return (found.st_mtime_ns, found.st_size, found.st_ino)
-
-    return tuple(map(of, files))
+            stamps.append((0, 0, 0))
+    return tuple(stamps)
 
 
 def _is_running(files: Sequence[Path]) -> bool:
@@ -145,14 +136,19 @@ def _read(folder: Path, top: Path) -> tuple[Sequence[Path], Stamp, RunEntry]:
         parts = parts_of(folder, plan.get("seeds") or ()).values()
         files += [part / "predictions.jsonl" for part in parts]
         stamp = _stamp(files)  # before they are read
-        report = _read_report(folder / "report.json")
+        report: Any = None
+        with suppress(OSError, ValueError):
+            report = read_json(folder / "report.json")
+        report = report if isinstance(report, dict) else {}
         metric = next((name for name in report.get("metrics", {}) if name.startswith("EX")), "")
+        at = Path(plan["benchmark"].partition(OVER)[0])
+        benchmark = at.name if at.is_absolute() else plan["benchmark"]
         entry = RunEntry(
             path=str(folder),
             began=began(folder),
             controller=one_line(plan["controller"].rpartition(":")[2], SHOWN),  # of FILE.py:loop, the loop
             model=one_line(manifest["model"].get("name", plan["model"]), SHOWN),
-            benchmark=one_line("/".join(filter(None, (_shown(plan["benchmark"]), plan.get("split")))), SHOWN),
+            benchmark=one_line("/".join(filter(None, (benchmark, plan.get("split")))), SHOWN),
             questions=len(manifest["questions"]) * len(parts),
             answered=sum(count_lines(part / "predictions.jsonl") for part in parts),
             metric=one_line(metric, SHOWN),
@@ -163,14 +159,6 @@ def _read(folder: Path, top: Path) -> tuple[Sequence[Path], Stamp, RunEntry]:
         stamp = _stamp(files)
         entry = RunEntry(str(folder), written(folder), problem=one_line(error, LONGEST_PROBLEM))
     return files, stamp, entry
-
-
-def _read_report(path: Path) -> dict[str, Any]:
-    try:
-        report = read_json(path)
-    except (OSError, ValueError):
-        return {}
-    return report if isinstance(report, dict) else {}
 
 
 # ----------------------------------------------------------------------------- ``nl2sql runs check``
@@ -189,7 +177,7 @@ class Finding:
 
 
 def check_run(folder: str | Path, trust: Trust | bool = False) -> Iterator[Finding]:
-    """Look through a run folder (each seed of it), yielding findings as they are made. trust: see ``runs.named``.
+    """Look through a run folder (each seed of it), yielding findings as they are made. trust: see ``runs.plan``.
 
     Raises UsageError where there is no run, or one of another version. Databases are read for their fingerprints;
     nothing is executed and nothing is written.
@@ -214,7 +202,7 @@ def _check(folder: Path, top: Path, trust: Trust | bool) -> Iterator[Finding]:
     yield Finding("manifest", "ok", f"{controller} on {manifest['plan']['benchmark']}, model {model}, by {by}")
     readable = True
     for file in line_files(folder):
-        if finding := _lines(file, file.relative_to(folder)):
+        for finding in _lines(file, str(file.relative_to(folder))):
             readable &= finding.status != "fail"
             yield finding
     if not readable:
@@ -230,17 +218,19 @@ def _check(folder: Path, top: Path, trust: Trust | bool) -> Iterator[Finding]:
     yield _benchmark(folder, trust)
 
 
-def _lines(file: Path, name: Path) -> Finding | None:
+def _lines(file: Path, name: str) -> Iterator[Finding]:
     try:
         for _ in iter_jsonl(file):
             pass
     except Nl2SqlError as error:
-        return Finding(str(name), "fail", str(error))
+        yield Finding(name, "fail", str(error))
+        return
     with open_regular(file) as opened:
         opened.seek(max(0, opened.seek(0, os.SEEK_END) - 1))
         torn = opened.read(1) not in (b"", b"\n")
-    detail = "its last line is torn (a killed process, a full disk); a resume cuts it and does the question again"
-    return Finding(str(name), "warn", detail) if torn else None
+    if torn:
+        why = "its last line is torn (a killed process, a full disk); a resume cuts it and does the question again"
+        yield Finding(name, "warn", why)
 
 
 def _episodes(name: str, store: RunFolder, wanted: set[str]) -> Iterator[Finding]:

@@ -7,14 +7,17 @@ scoring than the run's own goes beside it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from nl2sql.agents.controllers import SAMPLERS
 from nl2sql.config import Config, EvalConfig, build_config, config_keys, load_config
 from nl2sql.errors import UsageError, interruptible, typed
+from nl2sql.eval.scores import item_field
 from nl2sql.eval.settings import Settings
+from nl2sql.eval.stats import MIN_CLUSTERS, clustered_interval, wilson_interval
 from nl2sql.interfaces import Benchmark, Question, content_key
-from nl2sql.runs.evaluate import pooled
 from nl2sql.runs.folder import (
     FOLDERS,
     RunFolder,
@@ -22,12 +25,12 @@ from nl2sql.runs.folder import (
     iter_jsonl,
     parts_of,
     read_manifest,
+    seed_folder,
     top_of,
     write_json,
 )
 from nl2sql.runs.job import LOCAL, Executor
-from nl2sql.runs.named import SCORED, Trust, check_named
-from nl2sql.runs.plan import UNREADABLE, fingerprints, open_benchmark, read_plan
+from nl2sql.runs.plan import SCORED, UNREADABLE, RunSpec, Trust, check_named, fingerprints, open_benchmark, read_plan
 from nl2sql.runs.run import Run
 from nl2sql.runs.summary import summarise
 
@@ -49,7 +52,7 @@ def replay(
     benchmark: for a run that was given one as an object. overrides: ``eval.KEY=VALUE``, in place of the run's own
     scoring. replace: make another scoring the run's ``report.json`` all the same. partial: score the questions that are
     finished, in a run that owes others, and of a run with seeds those that are begun; nothing is written. executor:
-    scores. trust: see ``runs.named``; what ``overrides`` say is typed.
+    scores. trust: see ``runs.plan``; what ``overrides`` say is typed.
     Raises UsageError when questions are owed, when the benchmark no longer has them, or for what the folder alone may
     not name.
     """
@@ -195,3 +198,82 @@ def _rescored(config: Config, overrides: Iterable[str]) -> Config:
             known = ", ".join(key for key in config_keys() if key.startswith("eval."))
             raise UsageError(f"replay scores again and runs nothing: cannot set {item!r}; it takes {known}")
     return load_config((), settings, base=config.model_dump()) if settings else build_config(config.model_dump())
+
+
+# ------------------------------------------------------------- the seeds of a run as one report
+
+SUMS = ("counts", "failures", "flips", "suspicions")  # parts of a report that are added up
+OWN = ("dialogues", "vizql")  # not pooled
+GREEDY = "greedy decoding: the seeds give identical runs; sample with -c react.do_sample=true"
+
+
+def pooled(folder: Path, plan: RunSpec, config: Config, runs: Mapping[str, Run]) -> Run:
+    """The finished cells of a plan as one Run: the run itself, or the reports of those seeds as one report."""
+    if not plan.seeds:
+        return runs[""]
+    report = _pooled_report({seed: runs[name].report for seed in plan.seeds if (name := seed_folder(seed)) in runs})
+    if not config.react.do_sample and plan.controller not in SAMPLERS:
+        report["warnings"].append(GREEDY)
+    return Run(folder, read_manifest(folder), report | {"run": str(folder)})
+
+
+def _pooled_report(reports: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
+    """One report over several seeds of the same questions; repeats are never counted as independent.
+
+    A metric is the mean over seeds; its interval is clustered by database, by question where there are fewer than
+    ten databases. It is Wilson's over the questions where there are fewer than ten of those, and at 0 and 1, where no
+    clustering shows; ``n`` is the questions. ``usage`` is the mean of the seeds, ``SUMS`` are over all of them, and
+    warnings and alarms name the seed that they are of, unless all have them. ``items``, ``control`` and the tests
+    against it are the first seed's, whose controls ran; so are the parts of ``OWN``, and a warning says so.
+    """
+    number, first = next(iter(reports.items()))
+    names, items = list(first["metrics"]), [item for report in reports.values() for item in report["items"]]
+    levels = {
+        level: [item for item in items if (item["hardness"] or "unknown") == level] for level in first["by_hardness"]
+    }
+    usage = {key: sum(r["usage"][key] for r in reports.values()) / len(reports) for key in first["usage"]}
+    seeds = {
+        str(seed): {part: r[part] for part in ("run", "metrics", "usage", "counts")} for seed, r in reports.items()
+    }
+    told = {part: _told({seed: report[part] for seed, report in reports.items()}) for part in ("warnings", "alarms")}
+    told["warnings"] += [
+        f"{part}: of seed {number}; the other seeds' are in their reports" for part in OWN if part in first
+    ]
+    return {
+        **first,
+        "metrics": _metrics(names, items),
+        "by_hardness": {level: _metrics(names, of_level) for level, of_level in levels.items()},
+        "usage": usage,
+        "seeds": seeds,
+        **{part: _sum([report[part] for report in reports.values()]) for part in SUMS},
+        **told,
+    }
+
+
+def _metrics(names: Sequence[str], items: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Metric name -> its value over the items of all seeds, with its interval."""
+    questions, databases = ({item[key] for item in items} for key in ("id", "db_id"))
+    cluster = "db_id" if len(databases) >= MIN_CLUSTERS else "id"
+    metrics = {}
+    for name in names:
+        values = [bool(item[item_field(name)]) for item in items]
+        if len(questions) < MIN_CLUSTERS or len(set(values)) == 1:
+            interval = wilson_interval(sum(values) / len(values), len(questions))
+        else:
+            interval = clustered_interval(values, [item[cluster] for item in items])
+        metrics[name] = {**interval.to_dict(), "n": len(questions)}
+    return metrics
+
+
+def _sum(parts: Sequence[Any]) -> Any:
+    """Numbers added up, within mappings by key."""
+    if not isinstance(parts[0], Mapping):
+        return sum(parts)
+    keys = dict.fromkeys(key for part in parts for key in part)
+    return {key: _sum([part[key] for part in parts if key in part]) for key in keys}
+
+
+def _told(texts: Mapping[int, Sequence[str]]) -> list[str]:
+    """What is said of the seeds: once where it is said of all, else behind the seed's name."""
+    every = [text for text in next(iter(texts.values())) if all(text in told for told in texts.values())]
+    return every + [f"seed {seed}: {text}" for seed, told in texts.items() for text in told if text not in every]

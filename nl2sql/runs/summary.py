@@ -1,32 +1,37 @@
 """What a run reports: the JSON contract of ``nl2sql eval``, the printed table, and the notebook's view of it.
 
 Every number of a loop stands beside the single-shot control, tokens, seconds and a paired test.
+
+>>> round(pass_at(2, [True, False, False]), 3)
+0.667
+>>> majority([{"rows": 0}, {"rows": 1}, {"rows": 1}, {"rows": None}], 4)
+1
+>>> stages = ["validation", "answered"], ["answered"]
+>>> scored = vizql_scores({"flags": {"vizql": {"stages": seen}}} for seen in stages)
+>>> scored["valid"]["1"]["value"], scored["valid"]["2"]["value"], scored["versions"]
+(0.5, 1.0, 1.5)
+>>> vizql_notes(scored)[0].partition(", after")[0]
+'valid at the first attempt 50.0 [9.5, 90.5]'
+>>> vizql_scores([{"flags": {"vizql": {"stages": ["answered"]}}}, *[{"flags": {}}] * 3])["valid"]["1"]["value"]
+0.25
 """
 
 from __future__ import annotations
 
 import html
+import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from nl2sql.eval import Scores, score_many
 from nl2sql.eval.settings import Settings
-from nl2sql.eval.stats import minimum_detectable_effect, percent
+from nl2sql.eval.stats import Interval, minimum_detectable_effect, percent, wilson_interval
 from nl2sql.eval.tables import table_html, table_text
 from nl2sql.interfaces import Benchmark, Question
-from nl2sql.runs.dialogues import RESOLVED_FIELDS, history_of
+from nl2sql.runs.dialogues import RESOLVED_FIELDS, dialogue_notes, dialogue_rows, dialogue_scores, history_of
 from nl2sql.runs.folder import RunFolder
-from nl2sql.runs.metrics import (
-    dialogue_notes,
-    dialogue_rows,
-    dialogue_scores,
-    sample_metrics,
-    sample_rows,
-    samples_of,
-    vizql_notes,
-    vizql_scores,
-)
 from nl2sql.runs.plan import CONTROLS, Control, left_out_of, systems_of
 
 SUSPECT_EX = 0.05  # below this, something other than the loop is likely to be wrong
@@ -74,32 +79,31 @@ def summarise(
         "benchmark": benchmark.name,
         "model": manifest["model"].get("name"),
         "environment": dict(manifest.get("environment", {})),
-        "n": len(questions),
-        "metrics": _metrics(scores),
-        "usage": usage_of(main),
+        **_numbers(scores, main),
         "control": {},
         "paired": {},
     }
     for control in present:
-        report["control"][control.name] = _control(scored[control.label], controls[control.store])
+        report["control"][control.name] = _numbers(scored[control.label], controls[control.store])
         report[control.paired] = scores.paired(scored[control.label])
     if "single_shot" in controls:
         guarded, raw = (scored[label] for label in ("single_shot", "single_shot, raw"))
-        report["control_flips"] = {"guardrails": _flips((_right(raw), _right(guarded)))}
+        report["control_flips"] = {"guardrails": _flips(_right(raw), _right(guarded))}
     right = _right(scores)
     verdicts: dict[tuple[str, str], bool] = {}
     for name, layer in layers.items():
         was = _right(scored[name])
         verdicts.update({(id_, sql): was[id_] for id_, sql in layer.items()})
-    report["flips"] = {"guardrails_final": _flips((_of_model(_right(scored["run, raw"]), rows, traces), right))}
-    report["flips"] |= _gate_flips(refused, verdicts, right)
+    # of what a model wrote: a repair without a model has no such text, a structured query no SQL
+    wrote = {row["id"] for row in rows if row["raw_sql"]} - {t["id"] for t in traces if t["flags"].get("vizql")}
+    raw_right = {id_: verdict for id_, verdict in _right(scored["run, raw"]).items() if id_ in wrote}
+    report["flips"] = {"guardrails_final": _flips(raw_right, right)} | _gate_flips(refused, verdicts, right)
     report["counts"] = counts_of(rows, traces)
     report["suspicions"] = suspicions_of(traces, right)
-    report["by_hardness"] = _by_hardness(scores)
     report["failures"] = scores.failures()
     report["left_out"] = left_out_of(benchmark, manifest["plan"].get("history", ""))
     report["eval"] = settings.chosen.model_dump()
-    report["warnings"] = [*_failures(rows), *_gold_errors(scores), *scores.all_warnings()]
+    report["warnings"] = [*_warnings(rows, scores), *scores.all_warnings()]
     report["alarms"] = alarms(scores)
     ex = {control.item: _right(scored[control.label]) for control in present}
     report["items"] = [item | {name: ex[name][item["id"]] for name in ex} for item in scores.to_dict()["items"]]
@@ -108,16 +112,12 @@ def summarise(
         report["dialogues"] = dialogue_scores(history, questions, report["items"], understood)
     if structured := vizql_scores(traces):
         report["vizql"] = structured
-    drew = {"run": traces} | {
-        c.label: of_asked(controls[c.store].traces(("flags",))) for c in present if c.text == "sql"
-    }
-    sampled = {
-        label: metrics
-        for label, of in drew.items()
-        if (metrics := sample_metrics(benchmark, questions, samples_of(of), settings))
-    }
-    if sampled:
-        report["samples"] = sampled
+    drew = {"run": main} | {c.label: controls[c.store] for c in present if c.text == "sql"}
+    for label, store in drew.items():
+        flags = {trace["id"]: trace["flags"] for trace in of_asked(store.traces(("flags",)))}
+        drawn = {id_: of["samples"] for id_, of in flags.items() if of.get("samples")}
+        if sampled := sample_metrics(benchmark, questions, drawn, settings):
+            report.setdefault("samples", {})[label] = sampled
     return report
 
 
@@ -149,18 +149,13 @@ def alarms(scores: Scores) -> list[str]:
     return texts
 
 
-def _failures(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What a reader has to know about episodes that did not come to their end."""
-    failed = [row["error"] for row in rows if row["finish"] == "error"]
-    if not failed:
-        return []
-    return [f"{len(failed)} of {len(rows)} episodes failed; the first: {failed[0]} (all: traces.jsonl)"]
-
-
-def _gold_errors(scores: Scores) -> list[str]:
-    broken = [item.id for item in scores.items if item.gold_error]
-    more = ", ..." if len(broken) > 5 else ""
-    return [f"{len(broken)} golds do not run, counted as wrong: {', '.join(broken[:5])}{more}"] if broken else []
+def _warnings(rows: Sequence[Mapping[str, Any]], scores: Scores) -> Iterator[str]:
+    """What a reader has to know about episodes that did not come to their end, and about golds."""
+    if failed := [row["error"] for row in rows if row["finish"] == "error"]:
+        yield f"{len(failed)} of {len(rows)} episodes failed; the first: {failed[0]} (all: traces.jsonl)"
+    if broken := [item.id for item in scores.items if item.gold_error]:
+        more = ", ..." if len(broken) > 5 else ""
+        yield f"{len(broken)} golds do not run, counted as wrong: {', '.join(broken[:5])}{more}"
 
 
 def usage_of(store: RunFolder) -> dict[str, float | int]:
@@ -194,42 +189,23 @@ def counts_of(rows: Sequence[Mapping[str, Any]], traces: Sequence[Mapping[str, A
     }
 
 
-def _metrics(scores: Scores) -> dict[str, Any]:
-    return {name: interval.to_dict() for name, interval in scores.metrics().items()}
+def _numbers(scores: Scores, store: RunFolder) -> dict[str, Any]:
+    def shown(metrics: Mapping[str, Interval]) -> dict[str, Any]:
+        return {name: interval.to_dict() for name, interval in metrics.items()}
 
-
-def _by_hardness(scores: Scores) -> dict[str, Any]:
-    return {
-        level: {name: interval.to_dict() for name, interval in metrics.items()}
-        for level, metrics in scores.by_hardness().items()
-    }
-
-
-def _control(scores: Scores, store: RunFolder) -> dict[str, Any]:
-    shared = {"n": len(scores.items), "metrics": _metrics(scores), "usage": usage_of(store)}
-    return shared | {"by_hardness": _by_hardness(scores)}
+    levels = {level: shown(metrics) for level, metrics in scores.by_hardness().items()}
+    numbers = {"n": len(scores.items), "metrics": shown(scores.metrics()), "usage": usage_of(store)}
+    return numbers | {"by_hardness": levels}
 
 
 def _right(scores: Scores) -> dict[str, bool]:
     return {item.id: item.ex for item in scores.items}
 
 
-def _of_model(
-    right: Mapping[str, bool], rows: Iterable[Mapping[str, Any]], traces: Iterable[Mapping[str, Any]]
-) -> dict[str, bool]:
-    """The verdicts on SQL that a model wrote: a repair without a model has no such text, a structured query no SQL."""
-    wrote = {row["id"] for row in rows if row["raw_sql"]} - {t["id"] for t in traces if t["flags"].get("vizql")}
-    return {id_: verdict for id_, verdict in right.items() if id_ in wrote}
-
-
-def _flips(*pairs: tuple[Mapping[str, bool], Mapping[str, bool]]) -> dict[str, int]:
+def _flips(before: Mapping[str, bool], after: Mapping[str, bool]) -> dict[str, int]:
     """Questions that were right before and wrong after, and the other way round."""
-    changed: Counter[str] = Counter()
-    for before, after in pairs:
-        for key, was in before.items():
-            if was != after[key]:
-                changed["right_to_wrong" if was else "wrong_to_right"] += 1
-    return {name: changed[name] for name in ("right_to_wrong", "wrong_to_right")}
+    changed = Counter(was for key, was in before.items() if was != after[key])
+    return {"right_to_wrong": changed[True], "wrong_to_right": changed[False]}
 
 
 def _texts(rows: Iterable[Mapping[str, Any]], field: str = "sql") -> dict[str, str]:
@@ -409,3 +385,104 @@ def summary_html(report: Mapping[str, Any]) -> str:
     """The report for a notebook; all text is escaped."""
     title = html.escape(f"{report['controller']} on {report['benchmark']}, {report['n']} questions, {report['model']}")
     return f"<div><b>{title}</b>{table_html(summary_rows(report), summary_notes(report))}</div>"
+
+
+# --------------------------------------------------------------- drawn samples: pass@k and majority
+# An episode keeps what it wrote in ``flags["samples"]``: ``[{"sql", "rows"}, ...]`` in the order of
+# writing, with one number in ``rows`` for all that gave the same rows, None where a query did not
+# run. pass@k (arXiv 2107.03374) is the chance that one of k samples, drawn from those of the
+# question, is right; with all of them, whether any is. majority@k is the verdict on the rows that
+# most of the first k gave, ties going to the earliest. A question with fewer than k samples counts
+# with all that it has, one without any as wrong.
+
+Samples = Mapping[str, Sequence[Mapping[str, Any]]]  # question id -> what was written
+
+
+def sample_metrics(
+    benchmark: Benchmark, questions: Sequence[Question], drawn: Samples, settings: Settings
+) -> dict[str, dict[str, Any]]:
+    """Metric -> its interval as data, clustered by database; {} where nothing was drawn. Scored without TS."""
+    most = max(map(len, drawn.values()), default=0)
+    if most < 2:
+        return {}
+    ks = [*(2**power for power in range(most.bit_length()) if 2**power < most), most]
+    files = {
+        str(place): {id_: samples[place]["sql"] for id_, samples in drawn.items() if place < len(samples)}
+        for place in range(most)
+    }
+    chosen = settings.chosen.model_copy(update={"replicas": 0})
+    scored = score_many(benchmark, questions, files, replace(settings, chosen=chosen, causes=False, metrics=None))
+    first = scored["0"]
+    right = {
+        item.id: [scored[str(place)].items[number].ex for place in range(len(drawn.get(item.id, ())))]
+        for number, item in enumerate(first.items)
+    }
+    values = {f"pass@{k}": {id_: pass_at(k, verdicts) for id_, verdicts in right.items()} for k in ks}
+    for k in ks[2:]:
+        places = {id_: majority(drawn.get(id_, ()), k) for id_ in right}
+        values[f"majority@{k}"] = {id_: float(at is not None and right[id_][at]) for id_, at in places.items()}
+    metrics = {name: (lambda item, of=of: of[item.id]) for name, of in values.items()}
+    shown = first.metrics(metrics)
+    return {name: shown[name].to_dict() for name in values}
+
+
+def pass_at(k: int, right: Sequence[bool]) -> float:
+    """The chance that k of the samples, drawn without putting back, hold a right one; 0 without samples."""
+    n, wrong = len(right), len(right) - sum(right)
+    k = min(k, n)
+    return 1 - math.comb(wrong, k) / math.comb(n, k)
+
+
+def majority(samples: Sequence[Mapping[str, Any]], k: int) -> int | None:
+    """The place of the first sample with the rows that most of the first ``k`` gave; None where none ran."""
+    ran = [sample["rows"] for sample in samples[:k] if sample["rows"] is not None]
+    if not ran:
+        return None
+    votes = Counter(ran)  # the earliest of equals comes first
+    return [sample["rows"] for sample in samples].index(votes.most_common(1)[0][0])
+
+
+def sample_rows(report: Mapping[str, Any], systems: Sequence[str]) -> list[list[str]]:
+    """The lines of the table: a metric, and its interval for each system that drew samples."""
+    drawn = report.get("samples", {})
+    names = dict.fromkeys(name for metrics in drawn.values() for name in metrics)
+    return [
+        [name, *(percent(drawn[system][name]) if name in drawn.get(system, {}) else "" for system in systems)]
+        for name in names
+    ]
+
+
+# ------------------------------------------------------------------------------- structured queries
+# A question counts as valid from the first version on that was; what came of its execution is in VA
+# and EX.
+
+VERSIONS = (1, 2, 3, 4)  # built, and three refinements
+
+
+def vizql_scores(traces: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """The report's ``vizql``: shares of questions with a valid version so far, versions per question, last stages.
+
+    An episode that broke off counts as one without a version. Empty for a run without structured queries.
+    """
+    told = [trace["flags"].get("vizql") for trace in traces]
+    if not any(told):
+        return {}
+    stages = [said["stages"] if said else [] for said in told]
+    first = [next((n for n, stage in enumerate(seen, 1) if stage != "validation"), None) for seen in stages]
+    counts = {str(version): sum(n is not None and n <= version for n in first) for version in VERSIONS}
+    valid = {version: wilson_interval(count / len(first), len(first)).to_dict() for version, count in counts.items()}
+    return {
+        "valid": valid,
+        "versions": round(sum(map(len, stages)) / len(stages), 3),
+        "ended": dict(Counter(seen[-1] if seen else "none" for seen in stages)),
+    }
+
+
+def vizql_notes(told: Mapping[str, Any], name: str = "") -> list[str]:
+    """The lines under a table; ``name`` stands in front of them."""
+    first, *later = (f"{percent(told['valid'][str(version)])}" for version in VERSIONS)
+    after = ", ".join(f"{n} {share}" for n, share in enumerate(later, 1))
+    before = f"{name}: " if name else ""
+    line = f"{before}valid at the first attempt {first}, after refinement {after} of {told['valid']['1']['n']}"
+    ended = ", ".join(f"{stage} {count}" for stage, count in sorted(told["ended"].items()))
+    return [line, f"{before}{told['versions']:.2f} versions per question; ended at: {ended}"]

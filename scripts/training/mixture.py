@@ -14,12 +14,11 @@ from nl2sql.config import PRESETS, SchemaConfig, build_config
 from nl2sql.errors import DatabaseError, UsageError
 from nl2sql.interfaces import Benchmark, Database, Question
 from nl2sql.repair.analyzer import engine_refusal
-from nl2sql.runs.repair_bench.slips import corrupted, error_of
 from training import examples
 from training.act import act_example
 from training.examples import Example
 from training.leaks import asked_keys
-from training.swaps import swapped
+from training.swaps import corrupted, error_of, swapped
 from training.variants import varied
 
 logger = logging.getLogger(__name__)

@@ -13,9 +13,11 @@ import re
 from dataclasses import replace
 from typing import Any
 
+from nl2sql.agents.checks import constraints
+from nl2sql.databases import validation
 from nl2sql.databases.schema import Column, Schema, Table, quote_name
 from nl2sql.interfaces import Database, Question
-from nl2sql.runs.repair_bench.slips import error_of
+from nl2sql.runs.repair_bench import slips
 from nl2sql.sql.parse import SLIPS, parse_bounded
 from nl2sql.sql.words import words
 
@@ -185,3 +187,43 @@ def _part_of_another(name: str, text: str, schema: Schema) -> bool:
     names = {c.name for t in schema.tables for c in t.columns} | {t.name for t in schema.tables}
     longer = (other for other in names if len(words(other)) > len(own) and set(own) <= set(words(other)))
     return any(_phrase(other).search(text) for other in longer)
+
+
+# ------------------------------------------------------------ queries as a small model gets them wrong
+# Kinds: an invented column, a column of another table, a mistyped table, a missing join, a lost GROUP
+# BY or ORDER BY, an invented function, broken syntax. What happens to pass every gate is not used.
+
+SMALL_MODEL_KINDS = (
+    slips.invented_column,
+    slips.invented_column,
+    slips.other_table_s_column,
+    slips.mistyped_table,
+    slips.missing_join,
+    slips.lost_clause,
+    slips.broken_syntax,
+)
+
+
+def corrupted(
+    sql: str, question: str, schema: Schema, database: Database, rng: random.Random
+) -> tuple[str, str] | None:
+    """(a wrong query, the error that the loop would repair it with); None where nothing was found in a few tries."""
+    kinds = list(SMALL_MODEL_KINDS)
+    rng.shuffle(kinds)
+    for kind in kinds:
+        bad = kind(sql, schema, rng)
+        if bad is None or bad == sql:
+            continue
+        error = error_of(bad, question, schema, database)
+        if error is not None:
+            return bad + ";", error
+    return None
+
+
+def error_of(sql: str, question: str, schema: Schema, database: Database) -> str | None:
+    """What the loop's gates say first about ``sql``; None when they let it pass."""
+    verdict = validation.validate_sql(sql, schema, database)
+    if not verdict["valid"]:
+        return str(verdict["reason"])
+    checked = constraints.validate_constraints(sql, constraints.extract_constraints(question), schema)
+    return None if checked["valid"] else str(checked["reason"])

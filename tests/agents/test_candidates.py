@@ -34,8 +34,7 @@ from nl2sql.databases.sqlite.database import SqliteDatabase
 from nl2sql.errors import DatabaseError, ModelError
 from nl2sql.interfaces import Completion, Message, Question, Resources, RunResult
 from nl2sql.models.scripted import ScriptedModel
-from nl2sql.runs.ablation.ablation import ablate
-from nl2sql.runs.ablation.grid import expand
+from nl2sql.runs.ablation import ablate, expand
 from nl2sql.runs.folder import read_jsonl
 from nl2sql.sql.same import query_key
 

@@ -19,8 +19,7 @@ from nl2sql.databases.sqlite.database import SqliteDatabase
 from nl2sql.errors import Nl2SqlError, UsageError
 from nl2sql.interfaces import Question, Resources
 from nl2sql.models.scripted import ScriptedModel
-from nl2sql.runs.ablation.ablation import ablate
-from nl2sql.runs.ablation.grid import expand
+from nl2sql.runs.ablation import ablate, expand
 from nl2sql.runs.evaluate import evaluate, resume
 from nl2sql.sql.same import normalise_sql
 from nl2sql.sql.words import words

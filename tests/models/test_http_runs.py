@@ -21,7 +21,7 @@ from nl2sql.config import build_config
 from nl2sql.models.http import transport
 from nl2sql.runs.evaluate import evaluate, resume, start
 from nl2sql.runs.folder import read_jsonl
-from nl2sql.runs.plan import Plan
+from nl2sql.runs.plan import RunSpec
 from nl2sql.runs.run import Run
 from nl2sql.runs.summary import summary_text
 
@@ -37,8 +37,8 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "FIRST_WAIT_S", 0.01)
 
 
-def plan(at: StandIn, /, **changes: Any) -> Plan:
-    base = Plan(split="quick", limit=LIMIT, controller="single_shot", model=at.spec, batch_size=2, control=False)
+def plan(at: StandIn, /, **changes: Any) -> RunSpec:
+    base = RunSpec(split="quick", limit=LIMIT, controller="single_shot", model=at.spec, batch_size=2, control=False)
     return replace(base, **changes)
 
 

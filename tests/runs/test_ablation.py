@@ -17,13 +17,22 @@ from nl2sql.benchmarks import load_benchmark
 from nl2sql.cli import app
 from nl2sql.errors import Cancelled, UsageError
 from nl2sql.models import load_model
-from nl2sql.runs.ablation import ablation as module
-from nl2sql.runs.ablation.ablation import Ablation, ablate, ablation_text, check_metric
-from nl2sql.runs.ablation.grid import BASE, PLAN_AXES, SHARED, expand, read_grid
+from nl2sql.runs import ablation as module
+from nl2sql.runs.ablation import (
+    BASE,
+    PLAN_AXES,
+    SHARED,
+    Ablation,
+    ablate,
+    ablation_text,
+    check_metric,
+    expand,
+    read_grid,
+)
 from nl2sql.runs.evaluate import resume
 from nl2sql.runs.folder import read_jsonl
 from nl2sql.runs.job import Cell
-from nl2sql.runs.plan import MODEL_OPTIONS, Plan
+from nl2sql.runs.plan import MODEL_OPTIONS, RunSpec
 from nl2sql.runs.rescore import replay
 from nl2sql.runs.run import Run
 
@@ -94,7 +103,7 @@ def test_a_full_grid_has_every_combination() -> None:
 def test_every_option_of_a_run_has_its_place_in_a_grid() -> None:
     placed = {*SHARED, *PLAN_AXES, "seeds", "objects"}  # seeds: the axis ``seed``; objects: not from a file
     placed |= {"turns"}  # a cell names the form itself: react.native_tools
-    assert placed == {field.name for field in fields(Plan)}
+    assert placed == {field.name for field in fields(RunSpec)}
     of_models = set(inspect.signature(load_model).parameters) - {"spec"}
     assert of_models <= set(MODEL_OPTIONS), "cells would share a model that is not theirs"
 
@@ -197,7 +206,7 @@ def test_what_is_finished_is_not_done_again(done: Ablation, monkeypatch: pytest.
     def never(*_: Any, **__: Any) -> Any:
         raise AssertionError("a finished cell was opened")
 
-    monkeypatch.setattr(module, "Opened", never)
+    monkeypatch.setattr(module, "RunContext", never)
     assert ablate(done.cells, done.folder, progress=False).to_dict() == done.to_dict()
 
 

@@ -15,10 +15,10 @@ from nl2sql.benchmarks.core import FolderBenchmark
 from nl2sql.cli import app
 from nl2sql.errors import UsageError
 from nl2sql.runs import report as pages
+from nl2sql.runs.dialogues import dialogue_scores
 from nl2sql.runs.evaluate import start
 from nl2sql.runs.folder import read_manifest
-from nl2sql.runs.metrics import dialogue_scores
-from nl2sql.runs.plan import Plan
+from nl2sql.runs.plan import RunSpec
 from nl2sql.runs.rescore import replay
 from nl2sql.runs.summary import summary_text
 
@@ -134,7 +134,7 @@ def test_what_is_asked_is_resolved_with_seeds_too(benchmark: FolderBenchmark, tm
 
 
 def test_a_plan_of_dialogues_starts_from_a_grid(tmp_path: Path) -> None:
-    from nl2sql.runs.ablation.grid import expand
+    from nl2sql.runs.ablation import expand
 
     base = {"benchmark": "packaged-dialogues", "history": "gold", "config": {"session": {"resolve": "none"}}}
     cells = expand({"base": base, "cells": {"oracle": {"session.resolve": "oracle"}}})
@@ -148,7 +148,7 @@ def test_a_plan_of_dialogues_starts_from_a_grid(tmp_path: Path) -> None:
 def test_a_run_of_other_questions_says_nothing_of_histories(tmp_path: Path) -> None:
     script = tmp_path / "script.json"
     script.write_text('{"replies": {"*": ["SELECT 1"]}}', encoding="utf-8")
-    plan = Plan(controller="single_shot", split="quick", limit=2, model=f"scripted:{script}")
+    plan = RunSpec(controller="single_shot", split="quick", limit=2, model=f"scripted:{script}")
     start(plan, settings(), out=tmp_path / "run", progress=False)
     assert set(read_manifest(tmp_path / "run")["plan"]) == set(vars(plan)) - {
         "history",
@@ -163,8 +163,7 @@ def test_an_ablation_states_later_turns_and_the_share_of_the_room(tmp_path: Path
     """Only a question that says what the dialogue's own text says is answered rightly."""
     from nl2sql.benchmarks import load_benchmark
     from nl2sql.benchmarks.dialogues import draw_dialogues
-    from nl2sql.runs.ablation.ablation import ablate, ablation_text
-    from nl2sql.runs.ablation.grid import expand
+    from nl2sql.runs.ablation import ablate, ablation_text, expand
 
     turns = draw_dialogues(load_benchmark("packaged-dialogues", split="dev").questions, 6)
     model = write_judge(tmp_path / "judge.py", {turn.meta["standalone"]: turn.gold[0] for turn in turns})

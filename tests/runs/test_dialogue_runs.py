@@ -23,7 +23,8 @@ from nl2sql.runs.dialogues import RESOLVED, OwnHistories, as_resolved, history_o
 from nl2sql.runs.distributed import Assignment, Ray, cut, prints_of, run_shard
 from nl2sql.runs.evaluate import evaluate, resume
 from nl2sql.runs.folder import read_jsonl, read_manifest
-from nl2sql.runs.plan import Plan, open_model
+from nl2sql.runs.job import Job
+from nl2sql.runs.plan import RunSpec, open_model
 from nl2sql.runs.run import Run
 
 TOLD = {  # dialogue -> (what the user says, its gold, the same as one question), turn by turn
@@ -376,17 +377,18 @@ def test_workers_are_handed_golds_and_refuse_own_answers(
 ) -> None:
     script = tmp_path / "script.json"
     script.write_text(json.dumps({"replies": _by_listener({})}), encoding="utf-8")
-    plan, named, config = Plan(model=f"scripted:{script}", cache=False), get_controller("single_shot"), settings()
+    plan, named, config = RunSpec(model=f"scripted:{script}", cache=False), get_controller("single_shot"), settings()
     told = as_resolved(
         benchmark.questions,
         [{"id": "ships.2", "flags": {"session": {"resolved_query": "Told?", "fallback": ""}}, "calls": []}],
     )
     (shard,) = cut(benchmark, told)
-    order = Assignment(plan, "single_shot", config, prints_of(plan, named, open_model(plan), config, {}, {}), {}, {})
-    distributed._KEPT = distributed._Kept()  # as in another process
+    job = Job(plan, named, config, told, benchmark, open_model(plan), {}, {})
+    order = Assignment(plan, "single_shot", config, prints_of(job), {}, {})
+    distributed._KEPT.clear()  # as in another process
     episodes = {episode.question.id: episode for episode in run_shard(order, shard)}
     assert episodes["ships.2"].flags["session"]["resolved_query"] == "Told?"
     joined = "How many orders are there? Only those shipped? And of the open ones?"
     assert episodes["ships.3"].flags["session"]["resolved_query"] == joined
     with pytest.raises(UsageError, match="--history own asks the turns of a dialogue one after the other"):
-        Ray.check(Ray.__new__(Ray), Plan(history="own"), config)
+        Ray.check(Ray.__new__(Ray), RunSpec(history="own"), config)

@@ -24,12 +24,12 @@ from nl2sql.interfaces import Question
 from nl2sql.models.scripted import ScriptedModel
 from nl2sql.repair.corpus import Corpus
 from nl2sql.runs import distributed
-from nl2sql.runs.ablation.ablation import ablate
-from nl2sql.runs.ablation.grid import expand
+from nl2sql.runs.ablation import ablate, expand
 from nl2sql.runs.distributed import Assignment, Ray, cut, prints_of, run_shard
 from nl2sql.runs.evaluate import evaluate, start
 from nl2sql.runs.folder import read_jsonl
-from nl2sql.runs.plan import Plan, open_model
+from nl2sql.runs.job import Job
+from nl2sql.runs.plan import RunSpec, open_model
 from nl2sql.runs.run import Run
 
 INSTALL = "pip install 'nl2sql-harness[ray]'"
@@ -68,7 +68,7 @@ def ray(nodes: Any) -> Iterator[Ray]:
     with Ray(nodes.address) as ray:
         seen: set[str] = set()
         while len(seen) < 2:
-            seen |= {node for _, node in ray.cluster.map(node_of_this_worker, [()] * 2)}
+            seen |= {node for _, node in ray.map(node_of_this_worker, [()] * 2)}
         yield ray
 
 
@@ -185,12 +185,12 @@ def test_a_worker_refuses_other_content_at_the_same_path(
     config = build_config(write(file, "SELECT name FROM t"))
     question = Question("?", "shop", "1")
     (shard,) = cut(FolderBenchmark("toy", [question], {}, {"shop": shop}), [question])
-    plan, named = Plan(model=f"scripted:{script}", cache=False), get_controller("single_shot")
-    prints = prints_of(plan, named, open_model(plan), config, {}, {})
+    plan, named = RunSpec(model=f"scripted:{script}", cache=False), get_controller("single_shot")
+    prints = prints_of(Job(plan, named, config, shard.questions, shard.open(), open_model(plan), {}, {}))
     order = Assignment(plan, "single_shot", config, prints, {}, {})
     assert [episode.question.id for episode in run_shard(order, shard)] == ["1"]
     write(file, "SELECT names FROM t")
-    distributed._KEPT = distributed._Kept()  # as in another process
+    distributed._KEPT.clear()  # as in another process
     with pytest.raises(UsageError, match=rf"the worker on .* has another {what.format(file=file)} than this process"):
         run_shard(order, shard)
 
@@ -234,7 +234,7 @@ def test_an_error_on_a_worker_is_the_users_to_read(
         raise raised
 
     with pytest.raises(error, match=message):
-        list(ray.cluster.map(fail, [()]))
+        list(ray.map(fail, [()]))
 
 
 def test_what_workers_cannot_do_is_refused_before_a_folder_is_made(ray: Ray, tmp_path: Path) -> None:
@@ -242,12 +242,12 @@ def test_what_workers_cannot_do_is_refused_before_a_folder_is_made(ray: Ray, tmp
         evaluate(model=ScriptedModel(["x"]), limit=2, out=tmp_path / "run", executor=ray, progress=False)
     learning = build_config({"repair": {"learn": True, "corpus": "c.db"}})
     with pytest.raises(UsageError, match="--executor local"):
-        start(Plan(model=script_of(tmp_path / "s.json"), limit=2), learning, out=tmp_path / "run", executor=ray)
+        start(RunSpec(model=script_of(tmp_path / "s.json"), limit=2), learning, out=tmp_path / "run", executor=ray)
     assert not (tmp_path / "run").exists()
 
 
 def test_a_node_that_is_killed_in_mid_run_changes_nothing(nodes: Any, ray: Ray, tmp_path: Path) -> None:
-    plan = Plan(model=script_of(tmp_path / "s.json", delay_s=0.1), split="dev", limit=36)
+    plan = RunSpec(model=script_of(tmp_path / "s.json", delay_s=0.1), split="dev", limit=36)
     start(plan, build_config(NO_TS), out=tmp_path / "here", progress=False)
     (second,) = nodes.worker_nodes
     at_work_when_killed: list[bool] = []
@@ -283,8 +283,8 @@ def at_work(raylet: int) -> bool:
 def test_work_that_outlives_the_connection_ends_without_a_word(nodes: Any, ray: Ray) -> None:
     program = """
 import sys, time
-from nl2sql.runs.distributed import RayCluster
-cluster = RayCluster(sys.argv[1], None)
+from nl2sql.runs.distributed import Ray
+cluster = Ray(sys.argv[1])
 work = cluster.map(time.sleep, [(0,), (60,)])
 next(work)
 cluster.close()

@@ -23,10 +23,10 @@ from nl2sql.config import Config, build_config
 from nl2sql.errors import Cancelled, UsageError
 from nl2sql.interfaces import Question, Resources
 from nl2sql.models.scripted import ScriptedModel
-from nl2sql.runs import evaluate as seeds_module
+from nl2sql.runs import rescore as seeds_module
 from nl2sql.runs.evaluate import evaluate, resume, start
 from nl2sql.runs.folder import read_jsonl
-from nl2sql.runs.plan import Plan
+from nl2sql.runs.plan import RunSpec
 from nl2sql.runs.run import Run
 
 GOOD = [f"Action: {tool}[{{}}]" for tool in ("validate_sql", "validate_constraints", "run_sql", "finish")]
@@ -140,7 +140,7 @@ def test_a_controller_that_raises_is_recorded_for_its_question_only(tmp_path: Pa
 def test_an_interrupted_run_resumes_to_the_same_metrics(tmp_path: Path) -> None:
     script = tmp_path / "script.json"
     script.write_text(json.dumps({"replies": oracle(40, 25)}), encoding="utf-8")
-    plan = Plan(split="quick", model=f"scripted:{script}", batch_size=4)
+    plan = RunSpec(split="quick", model=f"scripted:{script}", batch_size=4)
     whole = start(plan, NO_TS, out=tmp_path / "whole", progress=False).report
     broken = tmp_path / "broken"
     again = start(plan, NO_TS, out=broken, progress=False).report
@@ -196,7 +196,7 @@ def test_a_run_that_was_killed_before_it_began_is_started_anew(tmp_path: Path) -
 def test_seeds_are_pooled_by_question_not_as_independent_items(tmp_path: Path) -> None:
     script = tmp_path / "script.json"
     script.write_text(json.dumps({"replies": oracle(40, 20)}), encoding="utf-8")
-    plan = Plan(split="quick", model=f"scripted:{script}", control=False)
+    plan = RunSpec(split="quick", model=f"scripted:{script}", control=False)
     once = start(plan, NO_TS, out=tmp_path / "once", progress=False).report["metrics"]["EX[bag]"]
     seeded = replace(plan, seeds=(1, 2, 3))
     pooled = start(seeded, NO_TS, out=tmp_path / "seeds", progress=False).report
@@ -224,7 +224,7 @@ def test_seeds_that_agree_are_no_surer_than_one_and_what_is_said_is_of_all_seeds
 def test_an_interrupted_seed_run_is_continued_as_a_whole(tmp_path: Path) -> None:
     script = tmp_path / "script.json"
     script.write_text(json.dumps({"replies": oracle(40, 20)}), encoding="utf-8")
-    plan = Plan(split="quick", limit=6, model=f"scripted:{script}", seeds=(1, 2))
+    plan = RunSpec(split="quick", limit=6, model=f"scripted:{script}", seeds=(1, 2))
     out = tmp_path / "run"
     whole = start(plan, NO_TS, out=out, progress=False).report
     shutil.rmtree(out / "seed-2")
@@ -236,7 +236,7 @@ def test_a_run_is_not_continued_when_what_it_depends_on_has_changed(tmp_path: Pa
     script = tmp_path / "script.json"
     script.write_text(json.dumps({"replies": oracle(40, 20)}), encoding="utf-8")
     out = tmp_path / "run"
-    start(Plan(split="quick", limit=6, model=f"scripted:{script}"), NO_TS, out=out, progress=False)
+    start(RunSpec(split="quick", limit=6, model=f"scripted:{script}"), NO_TS, out=out, progress=False)
     script.write_text(json.dumps({"replies": oracle(40, 40)}), encoding="utf-8")
     with pytest.raises(UsageError, match="model changed"):
         resume(out, progress=False, trust=True)

@@ -20,9 +20,9 @@ from nl2sql.cli import app
 from nl2sql.config import build_config
 from nl2sql.errors import UsageError
 from nl2sql.runs.evaluate import resume, start
-from nl2sql.runs.export.contents import Contents
+from nl2sql.runs.export import Contents
 from nl2sql.runs.listing import entries
-from nl2sql.runs.plan import Plan, read_plan
+from nl2sql.runs.plan import RunSpec, read_plan
 from nl2sql.runs.rescore import replay
 
 SECRET = "sk-a-key-that-stands-in-a-reply"
@@ -39,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         said: Any = [question.gold[0], f"SELECT '{SECRET}' AS wrong", {"error": "gone"}][number % 3]
         replies[question.text] = {"single_shot": [said], "react": [*BEGIN, said, *GATES, *GATES]}
     (place / "s.json").write_text(json.dumps({"replies": replies}), encoding="utf-8")
-    plan = Plan(split="quick", limit=12, model=f"scripted:{place / 's.json'}")
+    plan = RunSpec(split="quick", limit=12, model=f"scripted:{place / 's.json'}")
     start(plan, build_config({"react": {"max_steps": 7}, "eval": {"replicas": 0}}), out=place / "run", progress=False)
     return place / "run"
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from nl2sql.cli import app
 from nl2sql.errors import UsageError
 from nl2sql.repair.corpus import Corpus
-from nl2sql.runs.learning import import_run
+from nl2sql.runs.export import import_run
 
 
 def run_folder(tmp_path: Path, split: str, **plan: str) -> Path:

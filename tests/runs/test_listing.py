@@ -17,7 +17,7 @@ from nl2sql.cli import app
 from nl2sql.config import build_config
 from nl2sql.errors import UsageError
 from nl2sql.models.scripted import ScriptedModel
-from nl2sql.runs.export.contents import Contents
+from nl2sql.runs.export import Contents
 from nl2sql.runs.folder import is_running, locked
 from nl2sql.runs.listing import Listing, entries
 

@@ -14,14 +14,13 @@ from nl2sql.config import build_config
 from nl2sql.errors import UsageError
 from nl2sql.machine import with_password
 from nl2sql.runs.evaluate import resume, start
-from nl2sql.runs.named import ALL, READ, SCORED, Trust, check_named, said_again
-from nl2sql.runs.plan import Plan
+from nl2sql.runs.plan import ALL, READ, SCORED, RunSpec, Trust, check_named, said_again
 
 URL = "postgresql://$USER:a$SECRET@box:1/$HOME"
 NO_TS = build_config({"eval": {"replicas": 0}})
 
 
-def refused(plan: Plan, settings: tuple[str, ...] = ALL, trust: Trust | bool = False, **scoring: object) -> str:
+def refused(plan: RunSpec, settings: tuple[str, ...] = ALL, trust: Trust | bool = False, **scoring: object) -> str:
     try:
         check_named(Path("theirs"), plan, build_config({"eval": scoring}), trust, settings)
     except UsageError as error:
@@ -30,29 +29,31 @@ def refused(plan: Plan, settings: tuple[str, ...] = ALL, trust: Trust | bool = F
 
 
 def test_what_is_packaged_is_opened() -> None:
-    assert not refused(Plan()) and not refused(Plan(benchmark="vizql", controller="vizql", adapter="none"))
-    assert not refused(Plan(), SCORED, rule="bag~1e-3", replicas=100, timeout_s=120)
+    assert not refused(RunSpec()) and not refused(RunSpec(benchmark="vizql", controller="vizql", adapter="none"))
+    assert not refused(RunSpec(), SCORED, rule="bag~1e-3", replicas=100, timeout_s=120)
 
 
 def test_each_command_asks_for_what_it_opens() -> None:
-    own = Plan(controller="evil.py:f", model="http://box/v1#m")
+    own = RunSpec(controller="evil.py:f", model="http://box/v1#m")
     assert not refused(own, READ) and not refused(own, SCORED) and "controller='evil.py:f'" in refused(own)
-    assert not refused(Plan(), READ, rule="evil.py:f") and "eval.rule=" in refused(Plan(), SCORED, rule="evil.py:f")
-    assert not refused(own, trust=True) and not refused(Plan(controller="own", objects=("controller",)))
+    assert not refused(RunSpec(), READ, rule="evil.py:f") and "eval.rule=" in refused(
+        RunSpec(), SCORED, rule="evil.py:f"
+    )
+    assert not refused(own, trust=True) and not refused(RunSpec(controller="own", objects=("controller",)))
 
 
 def test_benchmarks_of_the_reader_are_his_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine" / "shop").mkdir(parents=True)
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.setenv("NL2SQL_BENCHMARKS", str(tmp_path / "mine"))
-    assert not refused(Plan(benchmark="shop"), READ)
-    assert not refused(Plan(benchmark=str(tmp_path / "mine" / "shop")), READ)
+    assert not refused(RunSpec(benchmark="shop"), READ)
+    assert not refused(RunSpec(benchmark=str(tmp_path / "mine" / "shop")), READ)
     for other in ("../elsewhere", str(tmp_path / "elsewhere"), "hf:org/name", "nowhere"):
-        assert "add --trust" in refused(Plan(benchmark=other), READ), other
+        assert "add --trust" in refused(RunSpec(benchmark=other), READ), other
 
 
 def test_a_variable_is_read_where_the_url_is_typed_and_in_its_password_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = Plan(engine_url=URL)
+    plan = RunSpec(engine_url=URL)
     for trust in (False, True, Trust(True, {"engine_url": URL + "x"})):
         assert "add --engine-url" in refused(plan, READ, trust)
     assert not refused(plan, READ, Trust(typed={"engine_url": URL}))
@@ -62,9 +63,9 @@ def test_a_variable_is_read_where_the_url_is_typed_and_in_its_password_alone(mon
 
 
 def test_an_interrupted_run_says_what_to_type_again() -> None:
-    assert said_again(Plan(), NO_TS) == ""
-    assert said_again(Plan(model="http://box/v1#m"), NO_TS) == " --trust"
-    assert said_again(Plan(engine_url=URL), NO_TS) == f" --engine-url '{URL}'"
+    assert said_again(RunSpec(), NO_TS) == ""
+    assert said_again(RunSpec(model="http://box/v1#m"), NO_TS) == " --trust"
+    assert said_again(RunSpec(engine_url=URL), NO_TS) == f" --engine-url '{URL}'"
 
 
 def test_own_code_is_run_where_it_is_trusted_or_typed_and_as_it_was(tmp_path: Path) -> None:
@@ -77,7 +78,7 @@ def test_own_code_is_run_where_it_is_trusted_or_typed_and_as_it_was(tmp_path: Pa
     code.write_text(source)
     (tmp_path / "s.json").write_text(json.dumps({"replies": {"*": ["SELECT 1"]}}))
     model = f"scripted:{tmp_path / 's.json'}"
-    plan = Plan(split="quick", limit=1, controller=f"{code}:own", model=model, control=False)
+    plan = RunSpec(split="quick", limit=1, controller=f"{code}:own", model=model, control=False)
     start(plan, NO_TS, out=out, progress=False)
     line = ["eval", "--resume", str(out), "-q"]
 

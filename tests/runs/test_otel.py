@@ -18,9 +18,9 @@ from nl2sql.benchmarks import load_benchmark
 from nl2sql.config import build_config
 from nl2sql.errors import Nl2SqlError, UsageError
 from nl2sql.runs.evaluate import start
-from nl2sql.runs.export.contents import Contents
+from nl2sql.runs.export import Contents
 from nl2sql.runs.export.otel import Span, export_spans, to_collector, to_file, trace_of
-from nl2sql.runs.plan import Plan
+from nl2sql.runs.plan import RunSpec
 from nl2sql.runs.run import Run
 
 INSTALL = "pip install 'nl2sql-harness[otel]'"
@@ -37,7 +37,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
         mended = [*begin, GATES[0], "done", question.gold[0], *GATES]
         replies[question.text] = {"react": [{"error": "gone"}] if number % 2 else mended}
     (folder / "s.json").write_text(json.dumps({"replies": replies}), encoding="utf-8")
-    plan = Plan(split="quick", limit=12, model=f"scripted:{folder / 's.json'}", control=False)
+    plan = RunSpec(split="quick", limit=12, model=f"scripted:{folder / 's.json'}", control=False)
     return start(
         plan, build_config({"react": {"max_steps": 9}, "eval": {"replicas": 0}}), out=folder / "run", progress=False
     )

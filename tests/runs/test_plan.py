@@ -17,7 +17,7 @@ from nl2sql.models.scripted import ScriptedModel
 from nl2sql.runs.evaluate import evaluate
 from nl2sql.runs.folder import new_folder
 from nl2sql.runs.listing import check_run
-from nl2sql.runs.plan import Plan, absolute
+from nl2sql.runs.plan import RunSpec, absolute
 from nl2sql.runs.rescore import replay
 from nl2sql.runs.run import Run
 from nl2sql.runs.viewer import Pages
@@ -58,7 +58,7 @@ def test_a_benchmark_of_the_working_folder_is_kept_with_its_whole_path(
     (tmp_path / "elsewhere" / "listed").mkdir(parents=True)
     (toy.parent / "listed").mkdir()
     monkeypatch.setenv("HOME", str(toy.parent))
-    assert absolute(Plan(benchmark=written)).benchmark == kept.replace("HERE", str(toy.parent))
+    assert absolute(RunSpec(benchmark=written)).benchmark == kept.replace("HERE", str(toy.parent))
 
 
 @pytest.mark.parametrize(
@@ -77,11 +77,11 @@ def test_an_engines_files_are_kept_with_their_whole_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str, kept: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert absolute(Plan(engine_url=written)).engine_url == kept.replace("HERE", str(tmp_path))
+    assert absolute(RunSpec(engine_url=written)).engine_url == kept.replace("HERE", str(tmp_path))
 
 
 def test_what_was_given_as_an_object_has_no_path(toy: Path) -> None:
-    plan = Plan(benchmark="toy", model="toy", objects=("benchmark", "model"))
+    plan = RunSpec(benchmark="toy", model="toy", objects=("benchmark", "model"))
     assert absolute(plan) == plan
 
 

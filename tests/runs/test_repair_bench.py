@@ -21,16 +21,17 @@ from nl2sql.interfaces import Database
 from nl2sql.models.scripted import ScriptedModel
 from nl2sql.repair.corpus import Corpus
 from nl2sql.runs.evaluate import start
-from nl2sql.runs.plan import Plan
-from nl2sql.runs.repair_bench.bench import Bench, arm, repaired, repairs_text, run_arms, summarise_repairs
-from nl2sql.runs.repair_bench.case_plan import CasePlan, open_cases
+from nl2sql.runs.plan import RunSpec
+from nl2sql.runs.repair_bench import Bench, arm, repaired, repairs_text, run_arms, summarise_repairs
 from nl2sql.runs.repair_bench.cases import (
     CaseJudge,
+    CasePlan,
     RepairCase,
     SqliteSource,
     corrupted_cases,
     failed_in_runs,
     learn_from,
+    open_cases,
     refusal_of,
 )
 
@@ -158,7 +159,7 @@ def test_a_changed_pattern_makes_other_results(cases: list[RepairCase], monkeypa
     case, chosen = a_case(cases), arm("patterns")
     bench = Bench([case], database, Config())
     before = bench.key(case, chosen, {})
-    monkeypatch.setattr("nl2sql.runs.repair_bench.bench.catalogue_print", lambda: "another")
+    monkeypatch.setattr("nl2sql.runs.repair_bench.catalogue_print", lambda: "another")
     assert bench.key(case, chosen, {}) != before
 
 
@@ -214,7 +215,7 @@ def test_the_command_goes_on_and_refuses_other_cases(tmp_path: Path) -> None:
 def test_what_a_model_wrote_in_a_run_becomes_cases(tmp_path: Path) -> None:
     script = tmp_path / "script.json"
     script.write_text(json.dumps({"replies": {"*": ["SELECT x FROM nowhere"]}}))
-    plan = Plan(split="quick", limit=3, controller="single_shot", model=f"scripted:{script}", control=False)
+    plan = RunSpec(split="quick", limit=3, controller="single_shot", model=f"scripted:{script}", control=False)
     start(plan, build_config({"eval": {"replicas": 0}}), out=tmp_path / "run", progress=False)
     command = [*COMMAND, str(tmp_path / "bench"), "--cases", "0", "--run", str(tmp_path / "run"), "--json"]
     (group,) = json.loads(CliRunner().invoke(app, command, catch_exceptions=False).stdout)["groups"]

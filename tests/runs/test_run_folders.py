@@ -23,10 +23,10 @@ from nl2sql.errors import Nl2SqlError, UsageError
 from nl2sql.eval.scores import item_field
 from nl2sql.interfaces import Question
 from nl2sql.runs.evaluate import resume, start
-from nl2sql.runs.export.contents import FIELDS, failures, write_failures
-from nl2sql.runs.folder import RunFolder, cut_torn_ends, exclusive, read_jsonl
+from nl2sql.runs.export import FIELDS, failures, write_failures
+from nl2sql.runs.folder import RunFolder, cut_torn_ends, locked, read_jsonl
 from nl2sql.runs.listing import check_run, entries
-from nl2sql.runs.plan import Plan
+from nl2sql.runs.plan import RunSpec
 from nl2sql.runs.report import write_report
 from nl2sql.runs.rescore import replay
 from nl2sql.runs.run import Run
@@ -51,7 +51,7 @@ def write_script(path: Path) -> Path:
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
-    plan = Plan(split="quick", limit=12, model=f"scripted:{write_script(folder / 'script.json')}")
+    plan = RunSpec(split="quick", limit=12, model=f"scripted:{write_script(folder / 'script.json')}")
     start(plan, NO_TS, out=folder / "run", progress=False)
     return folder / "run"
 
@@ -84,7 +84,7 @@ def test_a_folder_killed_before_its_manifest_can_be_started_again(tmp_path: Path
     out.mkdir()
     (out / ".lock").touch()
     (out / ".manifest.json.77.tmp").write_text('{"form', encoding="utf-8")
-    plan = Plan(split="quick", limit=2, control=False, model=f"scripted:{write_script(tmp_path / 's.json')}")
+    plan = RunSpec(split="quick", limit=2, control=False, model=f"scripted:{write_script(tmp_path / 's.json')}")
     assert start(plan, NO_TS, out=out, progress=False).report["n"] == 2
 
 
@@ -136,7 +136,7 @@ def test_wall_clock_is_kept_over_kills(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_two_processes_do_not_run_in_one_folder(folder: Path) -> None:
     before = (folder / "predictions.jsonl").read_bytes()
-    with exclusive(folder), pytest.raises(UsageError, match="another process is running in"):
+    with locked(folder, cut=True), pytest.raises(UsageError, match="another process is running in"):
         resume(folder, progress=False, trust=True)
     assert (folder / "predictions.jsonl").read_bytes() == before
 
@@ -270,7 +270,7 @@ def test_an_unknown_rule_is_refused_before_anything_runs(folder: Path, tmp_path:
     with pytest.raises(UsageError, match="no rule is called 'spidre'; choose bag, spider"):
         replay(folder, overrides=["eval.rule=spidre"])
     assert (folder / "report.json").read_bytes() == report
-    plan = Plan(split="quick", limit=2, model=f"scripted:{write_script(tmp_path / 's.json')}")
+    plan = RunSpec(split="quick", limit=2, model=f"scripted:{write_script(tmp_path / 's.json')}")
     for wrong in ({"rule": "spidre"}, {"replicas": "nowhere"}):
         with pytest.raises(UsageError, match=r"spidre|/nowhere is neither a number nor a folder"):
             start(plan, build_config({"eval": wrong}), out=tmp_path / "new", progress=False)
@@ -305,7 +305,7 @@ def test_replay_does_not_score_a_control_that_is_not_finished(folder: Path) -> N
 
 
 def test_a_run_with_seeds_is_replayed_checked_and_read_as_a_whole(tmp_path: Path) -> None:
-    plan = Plan(split="quick", limit=4, seeds=(1, 2), model=f"scripted:{write_script(tmp_path / 's.json')}")
+    plan = RunSpec(split="quick", limit=4, seeds=(1, 2), model=f"scripted:{write_script(tmp_path / 's.json')}")
     before = start(plan, NO_TS, out=tmp_path / "run", progress=False).report
     after = replay(tmp_path / "run", progress=False).report
     assert after["metrics"] == before["metrics"] and after["warnings"] == before["warnings"]
@@ -406,7 +406,7 @@ def test_annotations_are_never_overwritten(tmp_path: Path) -> None:
 
 
 def test_reading_a_run_loads_no_model_library() -> None:
-    rooms = ", ".join(f"nl2sql.runs.{name}" for name in ("rescore", "listing", "export", "report", "ablation.ablation"))
+    rooms = ", ".join(f"nl2sql.runs.{name}" for name in ("rescore", "listing", "export", "report", "ablation"))
     code = f"import sys, {rooms}; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from nl2sql.cli import app
 from nl2sql.errors import UsageError
 from nl2sql.eval.predictions import read_predictions
-from nl2sql.runs.export.contents import Contents
-from nl2sql.runs.export.inspect_log import write_inspect_log
+from nl2sql.runs.export import Contents
+from nl2sql.runs.export.forms import write_inspect_log
 from nl2sql.runs.run import Run
 
 

@@ -16,9 +16,9 @@ from nl2sql.interfaces import Question, Resources
 from nl2sql.models.scripted import ScriptedModel
 from nl2sql.runs import summary
 from nl2sql.runs.evaluate import evaluate
-from nl2sql.runs.export.contents import Contents
+from nl2sql.runs.export import Contents
+from nl2sql.runs.report import report_html
 from nl2sql.runs.report.collect import collect
-from nl2sql.runs.report.page import report_html
 
 
 def test_run_control_and_refused_candidates_share_one_scoring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from training import examples
 from training.act import Teacher, act_example, next_action
 from training.mixture import Shares, mixture
 from training.sql_style import in_style, tables_of
+from training.swaps import SMALL_MODEL_KINDS, corrupted, error_of
 
 from nl2sql.agents.agent_tools import repair_sql
 from nl2sql.agents.opening import link, open_task
@@ -24,7 +25,6 @@ from nl2sql.benchmarks.core import FolderBenchmark
 from nl2sql.config import PRESETS, Config, build_config
 from nl2sql.databases.sqlite.database import SqliteDatabase
 from nl2sql.interfaces import Completion, Question, Resources, Usage
-from nl2sql.runs.repair_bench.slips import SMALL_MODEL_KINDS, corrupted, error_of
 
 STYLES = yaml.safe_load((Path(__file__).parents[1] / "fixtures" / "sql_style.yaml").read_text(encoding="utf-8"))
 JOIN = "SELECT customers.name FROM customers JOIN orders ON customers.customer_id = orders.customer_id"

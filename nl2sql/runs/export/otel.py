@@ -1,14 +1,15 @@
 """A run's traces as OpenTelemetry spans, named after its GenAI conventions: to a collector, or to a file.
 
-Needs the extra ``otel``. An episode keeps no time of day, so every trace begins when
-its run did.
+Needs the extra ``otel``. An episode keeps no time of day, so every trace begins when its run did.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import logging
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ from nl2sql import __version__
 from nl2sql.agents.record import json_text
 from nl2sql.errors import Nl2SqlError, UsageError
 from nl2sql.machine import install_command, written_whole
-from nl2sql.runs.export.contents import Contents
+from nl2sql.runs.export import Contents
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -48,7 +49,6 @@ class Span:
     """``start`` and ``end`` in seconds since the episode began; ``error`` is OpenTelemetry's ``error.type``."""
 
     name: str
-    kind: str  # "internal" | "client"
     attributes: Attributes
     start: float
     end: float = 0.0
@@ -61,9 +61,9 @@ class Span:
 
 @dataclass(frozen=True)
 class Trace:
-    """The spans of one episode, the episode itself first."""
+    """The spans of one episode, the episode itself first. ``id``: 16 bytes."""
 
-    id: bytes  # 16 bytes
+    id: bytes
     spans: Sequence[Span]
 
 
@@ -72,136 +72,110 @@ def trace_of(episode: Mapping[str, Any], model: Mapping[str, Any], *, content: b
 
     model: as the run's manifest describes it.
     """
-    spans = list(_Deriver(episode, model, content).spans())
-    seed = hashlib.sha256(f"{episode['key']} {episode['db_id']} {episode['id']}".encode())
+    spans = list(_spans(episode, model, content))
+    seed = hashlib.sha256(f"{episode['key']} {episode['db_id']} {episode['id']}".encode()).digest()
     for number, span in enumerate(spans):
-        span.name, span.message, span.error = map(_encodable, (span.name, span.message, span.error))
-        span.attributes = _encodable(span.attributes)
-        span.events = [(name, at, _encodable(facts)) for name, at, facts in span.events]
-        span.id = hashlib.sha256(seed.digest() + number.to_bytes(4, "big")).digest()[:8]
-    return Trace(seed.digest()[:16], spans)
+        for part in ("name", "message", "error", "attributes", "events"):
+            setattr(span, part, _encodable(getattr(span, part)))
+        span.id = hashlib.sha256(seed + number.to_bytes(4, "big")).digest()[:8]
+    return Trace(seed[:16], spans)
 
 
-class _Deriver:
+def _spans(episode: Mapping[str, Any], model: Mapping[str, Any], content: bool) -> Iterator[Span]:
     """Walks a trace's records and the model calls beside them, which are in the same order."""
+    calls = deque(episode.get("calls", ()))
+    provider, name = str(model.get("backend") or "nl2sql"), str(model.get("name") or "unknown")
+    shared = {"gen_ai.provider.name": provider, "gen_ai.request.model": name}
+    clock = 0.0
 
-    def __init__(self, episode: Mapping[str, Any], model: Mapping[str, Any], content: bool) -> None:
-        self.episode, self.content = episode, content
-        self.calls: list[Mapping[str, Any]] = list(episode.get("calls", ()))
-        self.next_call = 0
-        self.clock = 0.0
-        self.shared = {
-            "gen_ai.provider.name": str(model.get("backend") or "nl2sql"),
-            "gen_ai.request.model": str(model.get("name") or "unknown"),
-        }
-
-    def spans(self) -> Iterator[Span]:
-        episode = self.episode
-        root = self._root()
-        yield root
-        for record in episode["trace"]:
-            if "llm" in record:
-                yield from self._chats(root, ("sql",))
-                yield from self._chats(root, most=1)
-            elif "forced_action" in record:
-                facts = {name: str(record[name]) for name in ("forced_action", "requested_action", "reason")}
-                root.events.append(("nl2sql.override", self.clock, {"nl2sql.step": record["step"], **facts}))
-            elif _was_blocked(record):
-                facts = {"action": str(record["action"]), "reason": str(record["observation"]["error"])}
-                root.events.append(("nl2sql.blocked", self.clock, {"nl2sql.step": record["step"], **facts}))
-            else:
-                yield from self._tool(root, record)
-        yield from self._chats(root)
-        root.end = max(float(episode["seconds"]), self.clock)
-
-    def _root(self) -> Span:
-        episode, usage = self.episode, self.episode["usage"]
-        where, _, what = str(episode["error"] or "").partition(": ")
-        attributes = {
-            "gen_ai.operation.name": "invoke_agent",
-            "gen_ai.agent.name": episode["controller"],
-            "gen_ai.data_source.id": episode["db_id"],
-            **self.shared,
-            **_tokens(usage),
-            "nl2sql.question.id": episode["id"],
-            "nl2sql.finish": episode["finish"],
-            "nl2sql.steps": episode["steps"],
-            "nl2sql.model_calls": usage.get("model_calls", 0),
-            "nl2sql.run.key": episode["key"],
-        }
-        if self.content:
-            attributes["gen_ai.input.messages"] = _messages("user", episode["question"])
-            attributes["gen_ai.output.messages"] = _messages("assistant", episode["sql"])
-        root = Span(f"invoke_agent {episode['controller']}", "internal", attributes, 0.0)
-        if episode["error"]:
-            root.error, root.message = where, what
-        return root
-
-    def _chats(self, parent: Span, kinds: Sequence[str] = ("act", "sql"), most: int | None = None) -> Iterator[Span]:
+    def chats(parent: Span, kinds: Sequence[str] = ("act", "sql"), most: int = -1) -> Iterator[Span]:
         """Spans of the next calls, at most ``most``, as long as they are of ``kinds``."""
-        while self.next_call < len(self.calls) and most != 0:
-            call = self.calls[self.next_call]
-            if call["kind"] not in kinds:
-                return
-            self.next_call += 1
-            most = None if most is None else most - 1
-            yield self._chat(parent, call)
+        nonlocal clock
+        while calls and calls[0]["kind"] in kinds and most:
+            call, most = calls.popleft(), most - 1
+            clock = float(call["started"]) + float(call["usage"].get("seconds", 0.0))
+            attributes = _of_call(call, content) | shared
+            yield Span(f"chat {name}", attributes, float(call["started"]), clock, parent=parent)
 
-    def _chat(self, parent: Span, call: Mapping[str, Any]) -> Span:
-        attributes = {
-            "gen_ai.operation.name": "chat",
-            **self.shared,
-            **_tokens(call["usage"]),
-            "gen_ai.response.finish_reasons": [call["finish_reason"]],
-            "nl2sql.call.kind": call["kind"],
-            "nl2sql.call.cached": bool(call["usage"].get("cached_calls")),
-        }
-        if self.content:
-            if call["messages"]:
-                attributes["gen_ai.input.messages"] = json_text(
-                    [_part(m["role"], m["content"]) for m in call["messages"]]
-                )
-            attributes["gen_ai.output.messages"] = _messages("assistant", call["text"])
-        start = float(call["started"])
-        self.clock = start + float(call["usage"].get("seconds", 0.0))
-        name = f"chat {self.shared['gen_ai.request.model']}"
-        return Span(name, "client", attributes, start, self.clock, parent=parent)
+    root = Span(f"invoke_agent {episode['controller']}", _of_episode(episode, content) | shared, 0.0)
+    if episode["error"]:
+        root.error, _, root.message = str(episode["error"]).partition(": ")
+    yield root
+    for record in episode["trace"]:
+        seen = record.get("observation")
+        facts: Attributes = {"nl2sql.step": record["step"]}
+        if "llm" in record:
+            yield from chats(root, ("sql",))
+            yield from chats(root, most=1)
+        elif "forced_action" in record:
+            facts |= {part: str(record[part]) for part in ("forced_action", "requested_action", "reason")}
+            root.events.append(("nl2sql.override", clock, facts))
+        elif isinstance(seen, Mapping) and set(seen) == {"error"} and str(seen["error"]).startswith(NOT_RUN):
+            facts |= {"action": str(record["action"]), "reason": str(seen["error"])}
+            root.events.append(("nl2sql.blocked", clock, facts))
+        else:
+            span = Span(f"execute_tool {record['action']}", _of_tool(record, content) | facts, clock, parent=root)
+            if isinstance(seen, Mapping) and seen.get("error"):
+                span.error, span.message = str(seen.get("error_kind") or "tool"), str(seen["error"])
+            yield span
+            own = list(chats(span, ("sql",), most=1)) if record["action"] in WRITERS else []
+            if not own and calls:
+                clock = max(clock, float(calls[0]["started"]))
+            span.end = clock
+            yield from own
+    yield from chats(root)
+    root.end = max(float(episode["seconds"]), clock)
 
-    def _tool(self, root: Span, record: Mapping[str, Any]) -> Iterator[Span]:
-        seen = record["observation"]
-        attributes = {
-            "gen_ai.operation.name": "execute_tool",
-            "gen_ai.tool.name": record["action"],
-            "gen_ai.tool.type": "function",
-            "nl2sql.step": record["step"],
-        }
-        if self.content:
-            attributes["gen_ai.tool.call.arguments"] = json_text(record["args"])
-            attributes["gen_ai.tool.call.result"] = json_text(seen)
-        span = Span(f"execute_tool {record['action']}", "internal", attributes, self.clock, parent=root)
-        error = seen.get("error") if isinstance(seen, Mapping) else None
-        if error:
-            span.error, span.message = str(seen.get("error_kind") or "tool"), str(error)
-        yield span
-        own = list(self._chats(span, ("sql",), most=1)) if record["action"] in WRITERS else []
-        if not own and self.next_call < len(self.calls):
-            self.clock = max(self.clock, float(self.calls[self.next_call]["started"]))
-        span.end = self.clock
-        yield from own
+
+def _of_episode(episode: Mapping[str, Any], content: bool) -> Attributes:
+    attributes = {
+        "gen_ai.operation.name": "invoke_agent",
+        "gen_ai.agent.name": episode["controller"],
+        "gen_ai.data_source.id": episode["db_id"],
+        **_tokens(episode["usage"]),
+        "nl2sql.question.id": episode["id"],
+        "nl2sql.finish": episode["finish"],
+        "nl2sql.steps": episode["steps"],
+        "nl2sql.model_calls": episode["usage"].get("model_calls", 0),
+        "nl2sql.run.key": episode["key"],
+    }
+    if content:
+        attributes["gen_ai.input.messages"] = _messages(("user", episode["question"]))
+        attributes["gen_ai.output.messages"] = _messages(("assistant", episode["sql"]))
+    return attributes
+
+
+def _of_call(call: Mapping[str, Any], content: bool) -> Attributes:
+    attributes = {
+        "gen_ai.operation.name": "chat",
+        **_tokens(call["usage"]),
+        "gen_ai.response.finish_reasons": [call["finish_reason"]],
+        "nl2sql.call.kind": call["kind"],
+        "nl2sql.call.cached": bool(call["usage"].get("cached_calls")),
+    }
+    if content and call["messages"]:
+        attributes["gen_ai.input.messages"] = _messages(*((m["role"], m["content"]) for m in call["messages"]))
+    if content:
+        attributes["gen_ai.output.messages"] = _messages(("assistant", call["text"]))
+    return attributes
+
+
+def _of_tool(record: Mapping[str, Any], content: bool) -> Attributes:
+    attributes = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": record["action"]}
+    attributes["gen_ai.tool.type"] = "function"
+    if content:
+        attributes["gen_ai.tool.call.arguments"] = json_text(record["args"])
+        attributes["gen_ai.tool.call.result"] = json_text(record["observation"])
+    return attributes
 
 
 def _encodable(value: Any) -> Any:
     """Texts as UTF-8 takes them: a lone surrogate, which a model can write, as its escape."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
-    if isinstance(value, list):
-        return [_encodable(item) for item in value]
+    if isinstance(value, list | tuple):
+        return type(value)(map(_encodable, value))
     return {name: _encodable(item) for name, item in value.items()} if isinstance(value, dict) else value
-
-
-def _was_blocked(record: Mapping[str, Any]) -> bool:
-    seen = record["observation"]
-    return isinstance(seen, Mapping) and set(seen) == {"error"} and str(seen["error"]).startswith(NOT_RUN)
 
 
 def _tokens(usage: Mapping[str, Any]) -> Attributes:
@@ -212,12 +186,8 @@ def _tokens(usage: Mapping[str, Any]) -> Attributes:
     }
 
 
-def _part(role: str, text: str) -> dict[str, Any]:
-    return {"role": role, "parts": [{"type": "text", "content": text}]}
-
-
-def _messages(role: str, text: str) -> str:
-    return json_text([_part(role, text)])
+def _messages(*said: tuple[str, str]) -> str:
+    return json_text([{"role": role, "parts": [{"type": "text", "content": text}]} for role, text in said])
 
 
 # --------------------------------------------------------------------------------------- the export
@@ -282,7 +252,7 @@ def readable_spans(trace: Trace, began: int, contents: Contents) -> list[Readabl
             resource=resource,
             attributes=span.attributes | ({"error.type": span.error} if span.error else {}),
             events=[Event(name, facts, at(when)) for name, when, facts in span.events],
-            kind=SpanKind.CLIENT if span.kind == "client" else SpanKind.INTERNAL,
+            kind=SpanKind.CLIENT if span.name.startswith("chat ") else SpanKind.INTERNAL,
             status=Status(StatusCode.ERROR, span.message) if span.error else Status(),
             start_time=at(span.start),
             end_time=at(span.end),
@@ -332,26 +302,15 @@ def to_file(path: Path) -> Iterator[Send]:
         raise UsageError(INSTALL) from None
     try:
         with written_whole(path, new=True) as file:
-            yield lambda spans: _write(file, encode_spans(spans), MessageToDict)
+            yield lambda spans: _write(file, MessageToDict(encode_spans(spans), use_integers_for_enums=True))
     except FileExistsError:
         raise UsageError(f"--out {path} exists; name another file") from None
     except OSError as error:
         raise UsageError(f"--out {path} cannot be written: {error.strerror}; name another file") from None
 
 
-def _write(file: IO[str], request: Any, as_dict: Callable[..., dict[str, Any]]) -> None:
-    data = as_dict(request, use_integers_for_enums=True)
-    for sent, span in zip(_spans_in(request), _spans_in_json(data), strict=True):
-        for name, value in (("traceId", sent.trace_id), ("spanId", sent.span_id)):
-            span[name] = value.hex()  # OTLP's own rule; Protobuf's JSON has base64
-        if sent.parent_span_id:
-            span["parentSpanId"] = sent.parent_span_id.hex()
+def _write(file: IO[str], data: dict[str, Any]) -> None:
+    for span in (s for r in data["resourceSpans"] for scope in r["scopeSpans"] for s in scope["spans"]):
+        for name in {"traceId", "spanId", "parentSpanId"} & span.keys():
+            span[name] = base64.b64decode(span[name]).hex()  # OTLP's own rule; Protobuf's JSON has base64
     file.write(json.dumps(data, ensure_ascii=False) + "\n")
-
-
-def _spans_in(request: Any) -> Iterator[Any]:
-    return (s for resource in request.resource_spans for scope in resource.scope_spans for s in scope.spans)
-
-
-def _spans_in_json(data: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    return (s for resource in data["resourceSpans"] for scope in resource["scopeSpans"] for s in scope["spans"])

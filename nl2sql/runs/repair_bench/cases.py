@@ -2,31 +2,51 @@
 
 Three origins: ``corruption`` (a gold made wrong by a slip), ``written`` (``bank.yaml``: mistakes written by hand) and
 ``model`` (what a model wrote in a run and the engine refused). The same seed gives the same cases.
+
+Of a benchmark's folder ``cases.jsonl`` is written once; ``bench.json`` says what it was made from; ``corpus.db`` holds
+what was learned for it; ``clickhouse/`` and ``bank.sqlite`` its databases. Results of further arms and models are added
+to the same folder.
 """
 
 from __future__ import annotations
 
+import json
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from tqdm.auto import tqdm
 
-from nl2sql.errors import UsageError
+from nl2sql.agents.repairing import refused_candidates
+from nl2sql.benchmarks import scorable
+from nl2sql.benchmarks.core import FolderBenchmark
+from nl2sql.errors import BenchmarkError, UsageError
 from nl2sql.eval.rules import get_rule
-from nl2sql.interfaces import Benchmark, Database, Question, RunResult, content_key
+from nl2sql.interfaces import Database, Question, RunResult, content_key
 from nl2sql.repair.analyzer import ErrorAnalyzer, engine_version
-from nl2sql.repair.corpus import LEARNING_SPLITS, Repair, learn, source_of
+from nl2sql.repair.corpus import LEARNING_SPLITS, Corpus, Repair, learn, source_of
 from nl2sql.repair.deterministic import fault
-from nl2sql.runs.named import Trust
-from nl2sql.runs.repair_bench.slips import KINDS, Slip
+from nl2sql.runs.folder import iter_jsonl, left_as_found, locked, write_json
+from nl2sql.runs.plan import Trust, benchmark_of, read_plan
+from nl2sql.runs.repair_bench.slips import FROM_SQLITE, KINDS, Slip
+from nl2sql.runs.repair_bench.sources import (
+    BANK,
+    DATABASE,
+    MAX_ROWS,
+    TIMEOUT_S,
+    Asked,
+    CaseSource,
+    Sources,
+    SqliteSource,
+    bank,
+)
+from nl2sql.runs.run import Run
 from nl2sql.sql.same import same_words
 
 RULE = "bag"
-TIMEOUT_S = 10.0
-MAX_ROWS = 10_000
 TRIES = 3  # random choices of one slip on one gold
 AS_WRITTEN = ("another_dialect", "sqlite_s_own")  # slips of the dialect itself, which are not translated
 OF_THE_TEXT = (  # made of the engine's own gold: a translation would put them right
@@ -60,45 +80,6 @@ class RepairCase:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> RepairCase:
         return cls(**{**data, "gold": tuple(data["gold"])})
-
-
-@dataclass(frozen=True)
-class Asked:
-    """A question whose ``golds`` run on ``database`` and give rows; ``rewrite`` puts SQLite's SQL into its dialect."""
-
-    question: Question
-    database: Database
-    golds: tuple[str, ...]
-    rewrite: Callable[[str], str]
-
-
-class CaseSource(Protocol):
-    """Where cases come from and are repaired: the databases of one benchmark, on one engine."""
-
-    name: str
-
-    def database(self, db_id: str) -> Database: ...
-
-    def asked(self, question: Question) -> Asked | None:
-        """The question with those of its golds that run and give rows; None without one: nothing could be right."""
-        ...
-
-    def close(self) -> None: ...
-
-
-class SqliteSource:
-    """A benchmark's databases as they are."""
-
-    def __init__(self, name: str, benchmark: Benchmark) -> None:
-        self.name, self.database = name, benchmark.database
-
-    def asked(self, question: Question) -> Asked | None:
-        database = self.database(question.db_id)
-        golds = tuple(gold for gold in question.gold if _gives_rows(database, gold))
-        return Asked(question, database, golds, lambda sql: sql) if golds else None
-
-    def close(self) -> None:
-        """The benchmark's databases stay open for whoever else uses them."""
 
 
 def corrupted_cases(
@@ -205,11 +186,6 @@ def failed_in_run(folder: Path, label: str, trust: Trust | bool = False) -> Iter
 
     Raises UsageError for a folder that is no run, or one whose benchmark was a Python object.
     """
-    from nl2sql.agents.repairing import refused_candidates
-    from nl2sql.runs.named import benchmark_of
-    from nl2sql.runs.plan import read_plan
-    from nl2sql.runs.run import Run
-
     run, (plan, _) = Run.load(folder), read_plan(folder)
     if "benchmark" in plan.objects:
         raise UsageError(f"{folder} was run on a benchmark object; its databases cannot be opened from here")
@@ -246,13 +222,6 @@ def learn_from(cases: Iterable[RepairCase], corpus: Any, taught: Iterable[Repair
     return stored
 
 
-def learning_questions(benchmark: Benchmark, split: str) -> list[Question]:
-    """The questions of a training or development split. Raises UsageError for another one."""
-    if split not in LEARNING_SPLITS:
-        raise UsageError(f"split {split!r} is not one to learn from; expected {', '.join(sorted(LEARNING_SPLITS))}")
-    return list(benchmark.questions)
-
-
 class CaseJudge:
     """Whether a statement gives the rows of a case's gold, by ``EX[bag]``. Thread-safe; golds are executed once."""
 
@@ -273,6 +242,106 @@ class CaseJudge:
         return self._golds[key]
 
 
-def _gives_rows(database: Database, gold: str) -> bool:
-    result = database.run(gold, timeout_s=TIMEOUT_S, max_rows=MAX_ROWS)
-    return result.success and bool(result.rows) and not result.truncated
+def written_cases(questions: FolderBenchmark, source: CaseSource) -> list[RepairCase]:
+    """Those of the mistakes that fail on this version of the engine. Raises BenchmarkError for a gold that does."""
+    cases = []
+    for question in questions.questions:
+        opened = source.database(question.db_id)
+        result = opened.run(question.gold[0], timeout_s=TIMEOUT_S, max_rows=MAX_ROWS)
+        if not result.success:
+            raise BenchmarkError(f"{BANK.name}, {question.id}: its gold fails: {result.error}")
+        item = Asked(question, opened, question.gold, lambda sql: sql)
+        for number, sql in enumerate(question.meta["wrong"]):
+            if error := refusal_of(sql, opened):
+                cases.append(case_of(DATABASE, "written", "written", f"written-{number}", sql, error, item))
+    return cases
+
+
+# -------------------------------------------------------------------------- the plan and its folder
+
+FORMAT = 1
+CASES, ABOUT, LEARNED = "cases.jsonl", "bench.json", "corpus.db"
+SLIPS = {"sqlite": KINDS, "clickhouse": KINDS | FROM_SQLITE}
+
+
+@dataclass(frozen=True)
+class CasePlan:
+    """Which cases: ``count`` corruptions of a split's golds, written mistakes (ClickHouse), failures in ``runs``.
+
+    ``learn_from``: BENCHMARK:SPLIT from whose golds ``learn_count`` fixes are made for the arm ``patterns+corpus``.
+    """
+
+    benchmark: str = "packaged"
+    split: str = "test"
+    dialect: str = "sqlite"
+    count: int = 300
+    seed: int = 0
+    runs: tuple[str, ...] = ()
+    learn_from: str = ""
+    learn_count: int = 1000
+
+
+@contextmanager
+def open_cases(
+    folder: Path, plan: CasePlan, *, progress: bool = True, trust: Trust | bool = False
+) -> Iterator[tuple[list[RepairCase], Sources]]:
+    """The cases of a plan and their databases; made where the folder is new, else read. trust: in the plan's runs.
+
+    Raises UsageError where the folder holds the cases of another plan, or anything else.
+    """
+    new = not folder.exists()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--out {folder} cannot be created: {error.strerror}") from None
+    with left_as_found(folder, new), locked(folder, cut=True):
+        sources = Sources(plan.dialect, folder)
+        try:
+            yield _cases(folder, plan, sources, progress, trust), sources
+        finally:
+            sources.close()
+
+
+def _cases(folder: Path, plan: CasePlan, sources: Sources, progress: bool, trust: Trust | bool) -> list[RepairCase]:
+    about = {"format": FORMAT, "plan": json.loads(json.dumps(asdict(plan)))}
+    if (folder / ABOUT).exists():
+        kept = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+        if kept != about:
+            old, new = kept.get("plan", {}), about["plan"]
+            changed = ", ".join(f"{name} {old.get(name)!r}" for name in new if old.get(name) != new[name])
+            raise UsageError(f"{folder} holds cases of {changed or 'another version'}; name another --out")
+        return [RepairCase.from_dict(row) for row in iter_jsonl(folder / CASES)]
+    ours = (CASES, LEARNED, DATABASE, "clickhouse", ".")
+    if any(not path.name.startswith(ours) for path in folder.iterdir()):
+        raise UsageError(f"--out {folder} holds something else; name a new folder")
+    name, _, split = plan.learn_from.rpartition(":")
+    if plan.learn_from and not name:
+        raise UsageError(f"--learn-from {plan.learn_from!r}: expected BENCHMARK:SPLIT, such as packaged:dev")
+    if name and split not in LEARNING_SPLITS:
+        raise UsageError(f"split {split!r} is not one to learn from; expected {', '.join(sorted(LEARNING_SPLITS))}")
+    taught = [question for question in sources.questions(name, split).questions if scorable(question)] if name else []
+    cases = _made(plan, sources, progress, trust)
+    if name:
+        slips, seed = SLIPS[plan.dialect], plan.seed + 1
+        made = corrupted_cases(taught, sources.of(name), plan.learn_count, seed, slips=slips, progress=progress)
+        (folder / LEARNED).unlink(missing_ok=True)
+        with Corpus(folder / LEARNED, create=True) as corpus:
+            learn_from(cases, corpus, made)
+    lines = [json.dumps(case.to_dict(), ensure_ascii=False) + "\n" for case in cases]
+    (folder / CASES).write_text("".join(lines), encoding="utf-8")
+    write_json(folder / ABOUT, about)  # last: what is there is complete
+    return cases
+
+
+def _made(plan: CasePlan, sources: Sources, progress: bool, trust: Trust | bool) -> list[RepairCase]:
+    cases: list[RepairCase] = []
+    if plan.count:
+        questions = [q for q in sources.questions(plan.benchmark, plan.split).questions if scorable(q)]
+        source = sources.of(plan.benchmark)
+        cases += corrupted_cases(questions, source, plan.count, plan.seed, slips=SLIPS[plan.dialect], progress=progress)
+    if plan.dialect != "sqlite":
+        cases += written_cases(bank(sources.folder), sources.of(DATABASE))
+    cases += failed_in_runs(map(Path, plan.runs), trust)
+    if not cases:
+        raise UsageError("there is nothing to repair: give --cases 1 or more, or --run with failures in it")
+    return cases

@@ -8,69 +8,58 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import wraps
 from typing import Any, TypeAlias
 
-from nl2sql.agents.checks import constraints
-from nl2sql.databases import validation
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+
 from nl2sql.databases.schema import Schema
-from nl2sql.interfaces import Database
 from nl2sql.sql.parse import SLIPS, parse_bounded
-from nl2sql.sql.parse import SLIPS as PARSER_SLIPS
 
-# ----------------------------------------------------------------- as a small model gets them wrong
-# Kinds: an invented column, a column of another table, a mistyped table, a missing join, a lost
-# GROUP BY or ORDER BY, an invented function, broken syntax. What happens to pass every gate is not
-# used.
+Slip: TypeAlias = Callable[[str, Schema, random.Random], str | None]
 
-
-def corrupted(
-    sql: str, question: str, schema: Schema, database: Database, rng: random.Random
-) -> tuple[str, str] | None:
-    """(a wrong query, the error that the loop would repair it with); None where nothing was found in a few tries."""
-    kinds = list(SMALL_MODEL_KINDS)
-    rng.shuffle(kinds)
-    for kind in kinds:
-        bad = kind(sql, schema, rng)
-        if bad is None or bad == sql:
-            continue
-        error = error_of(bad, question, schema, database)
-        if error is not None:
-            return bad + ";", error
-    return None
+BALANCED = r"(?:[^()]|\([^()]*\))*?"
+END_OF_CLAUSE = r"(?=\s+(?:ORDER BY|LIMIT|HAVING|UNION|EXCEPT|INTERSECT)\b|\s*;?\s*$)"
+FOREIGN = ("tsql", "postgres", "mysql", "oracle", "bigquery", "snowflake", "duckdb")
 
 
-def error_of(sql: str, question: str, schema: Schema, database: Database) -> str | None:
-    """What the loop's gates say first about ``sql``; None when they let it pass."""
-    verdict = validation.validate_sql(sql, schema, database)
-    if not verdict["valid"]:
-        return str(verdict["reason"])
-    checked = constraints.validate_constraints(sql, constraints.extract_constraints(question), schema)
-    return None if checked["valid"] else str(checked["reason"])
-
-
-def _parsed(sql: str) -> Any:
-    from sqlglot.errors import SqlglotError
-
+def _tree(sql: str) -> Any:
     try:
         return parse_bounded(sql)
     except (SqlglotError, *SLIPS):
         return None
 
 
-def _parsed_columns(sql: str) -> tuple[Any, list[Any]]:
-    from sqlglot import expressions as exp
+def of_the_tree(change: Callable[[Any, Schema, random.Random], bool]) -> Slip:
+    """A slip that changes the parsed statement in place; ``change`` says whether it found something."""
 
-    tree = _parsed(sql)
-    return tree, [] if tree is None else list(tree.find_all(exp.Column))
+    @wraps(change)
+    def slip(sql: str, schema: Schema, rng: random.Random) -> str | None:
+        tree = _tree(sql)
+        return str(tree.sql(dialect="sqlite")) if tree is not None and change(tree, schema, rng) else None
+
+    return slip
 
 
-def invented_column(sql: str, schema: Schema, rng: random.Random) -> str | None:
-    from sqlglot import expressions as exp
+def _columns(tree: Any) -> list[Any]:
+    return [column for column in tree.find_all(exp.Column) if isinstance(column.this, exp.Identifier)]
 
-    tree, columns = _parsed_columns(sql)
+
+def _names_of_tables(select: Any) -> dict[str, str]:
+    """Alias (or name) -> table of one SELECT's own FROM clause."""
+    first = select.args.get("from_")
+    nodes = [first.this] if first is not None else []
+    nodes += [join.this for join in select.args.get("joins") or ()]
+    return {node.alias_or_name: node.name for node in nodes if isinstance(node, exp.Table)}
+
+
+@of_the_tree
+def invented_column(tree: Any, schema: Schema, rng: random.Random) -> bool:
+    columns = list(tree.find_all(exp.Column))
     if not columns:
-        return None
+        return False
     column = rng.choice(columns)
     name = column.name
     parts = [part for part in re.split(r"_|(?<=[a-z])(?=[A-Z])", name) if part]
@@ -79,24 +68,20 @@ def invented_column(sql: str, schema: Schema, rng: random.Random) -> str | None:
     if len(parts) > 1:
         invented += ["".join(parts), "_".join(parts[:-1]), "_".join(parts[1:])]
     column.set("this", exp.to_identifier(rng.choice(invented)))
-    return str(tree.sql(dialect="sqlite"))
+    return True
 
 
-def other_table_s_column(sql: str, schema: Schema, rng: random.Random) -> str | None:
-    from sqlglot import expressions as exp
-
-    tree, columns = _parsed_columns(sql)
+@of_the_tree
+def other_table_s_column(tree: Any, schema: Schema, rng: random.Random) -> bool:
+    columns = list(tree.find_all(exp.Column))
     others = [c.name for table in schema.tables for c in table.columns]
-    if not columns or not others:
-        return None
-    rng.choice(columns).set("this", exp.to_identifier(rng.choice(others), quoted=False))
-    return str(tree.sql(dialect="sqlite"))
+    if columns and others:
+        rng.choice(columns).set("this", exp.to_identifier(rng.choice(others), quoted=False))
+    return bool(columns and others)
 
 
 def mistyped_table(sql: str, schema: Schema, rng: random.Random) -> str | None:
-    from sqlglot import expressions as exp
-
-    tree = _parsed(sql)
+    tree = _tree(sql)
     tables = [] if tree is None else list(tree.find_all(exp.Table))
     if not tables:
         return None
@@ -105,29 +90,23 @@ def mistyped_table(sql: str, schema: Schema, rng: random.Random) -> str | None:
     return re.sub(rf"\b{re.escape(name)}\b", wrong, str(tree.sql(dialect="sqlite")))
 
 
-def missing_join(sql: str, schema: Schema, rng: random.Random) -> str | None:
-    from sqlglot import expressions as exp
-
-    tree = _parsed(sql)
-    joined = [] if tree is None else [s for s in tree.find_all(exp.Select) if s.args.get("joins")]
-    if not joined:
-        return None
-    select = rng.choice(joined)
-    joins = list(select.args["joins"])
-    joins.pop(rng.randrange(len(joins)))
-    select.set("joins", joins)
-    return str(tree.sql(dialect="sqlite"))
+@of_the_tree
+def missing_join(tree: Any, schema: Schema, rng: random.Random) -> bool:
+    joined = [select for select in tree.find_all(exp.Select) if select.args.get("joins")]
+    if joined:
+        select = rng.choice(joined)
+        joins = list(select.args["joins"])
+        joins.pop(rng.randrange(len(joins)))
+        select.set("joins", joins)
+    return bool(joined)
 
 
-def lost_clause(sql: str, schema: Schema, rng: random.Random) -> str | None:
-    tree = _parsed(sql)
-    if tree is None:
-        return None
+@of_the_tree
+def lost_clause(tree: Any, schema: Schema, rng: random.Random) -> bool:
     present = [clause for clause in ("group", "order", "limit", "having", "distinct") if tree.args.get(clause)]
-    if not present:
-        return None
-    tree.set(rng.choice(present), None)
-    return str(tree.sql(dialect="sqlite"))
+    if present:
+        tree.set(rng.choice(present), None)
+    return bool(present)
 
 
 def broken_syntax(sql: str, schema: Schema, rng: random.Random) -> str | None:
@@ -144,141 +123,76 @@ def broken_syntax(sql: str, schema: Schema, rng: random.Random) -> str | None:
     return rng.choice(cuts)()
 
 
-SMALL_MODEL_KINDS = (
-    invented_column,
-    invented_column,
-    other_table_s_column,
-    mistyped_table,
-    missing_join,
-    lost_clause,
-    broken_syntax,
-)
-
-
-# ------------------------------------------------------------------------------------- as people do
-
-Slip: TypeAlias = Callable[[str, Schema, random.Random], str | None]
-
-BALANCED = r"(?:[^()]|\([^()]*\))*?"
-END_OF_CLAUSE = r"(?=\s+(?:ORDER BY|LIMIT|HAVING|UNION|EXCEPT|INTERSECT)\b|\s*;?\s*$)"
-FOREIGN = ("tsql", "postgres", "mysql", "oracle", "bigquery", "snowflake", "duckdb")
-
-
-def _tree(sql: str) -> Any:
-    from sqlglot.errors import SqlglotError
-
-    try:
-        return parse_bounded(sql)
-    except (SqlglotError, *PARSER_SLIPS):
-        return None
-
-
-def _written(tree: Any) -> str:
-    return str(tree.sql(dialect="sqlite"))
-
-
-def _columns(tree: Any) -> list[Any]:
-    from sqlglot import exp
-
-    return [] if tree is None else [c for c in tree.find_all(exp.Column) if isinstance(c.this, exp.Identifier)]
-
-
-def _selects(tree: Any) -> list[Any]:
-    from sqlglot import exp
-
-    return [] if tree is None else list(tree.find_all(exp.Select))
-
-
-def _names_of_tables(select: Any) -> dict[str, str]:
-    """Alias (or name) -> table of one SELECT's own FROM clause."""
-    from sqlglot import exp
-
-    first = select.args.get("from_")
-    nodes = [first.this] if first is not None else []
-    nodes += [join.this for join in select.args.get("joins") or ()]
-    return {node.alias_or_name: node.name for node in nodes if isinstance(node, exp.Table)}
-
-
-def mistyped_column(sql: str, schema: Schema, rng: random.Random) -> str | None:
+@of_the_tree
+def mistyped_column(tree: Any, schema: Schema, rng: random.Random) -> bool:
     """A letter of a column's name left out, doubled, or changed for the one beside it."""
-    from sqlglot import exp
-
-    tree = _tree(sql)
     columns = [column for column in _columns(tree) if len(column.name) > 3]
     if not columns:
-        return None
+        return False
     column = rng.choice(columns)
     name, at = column.name, rng.randrange(1, len(column.name) - 1)
-    typo = rng.choice(
-        [name[:at] + name[at + 1 :], name[: at + 1] + name[at:], name[:at] + name[at + 1] + name[at] + name[at + 2 :]]
-    )
-    column.set("this", exp.to_identifier(typo))
-    return _written(tree)
+    left_out, doubled = name[:at] + name[at + 1 :], name[: at + 1] + name[at:]
+    changed = name[:at] + name[at + 1] + name[at] + name[at + 2 :]
+    column.set("this", exp.to_identifier(rng.choice([left_out, doubled, changed])))
+    return True
 
 
-def without_its_table(sql: str, schema: Schema, rng: random.Random) -> str | None:
+@of_the_tree
+def without_its_table(tree: Any, schema: Schema, rng: random.Random) -> bool:
     """A column written without its table, where several tables of the SELECT have one of this name."""
-    tree = _tree(sql)
     shared = []
-    for select in _selects(tree):
+    for select in tree.find_all(exp.Select):
         tables = [table for name in _names_of_tables(select).values() if (table := schema.table(name)) is not None]
         for column in _columns(select):
             owners = sum(any(c.name.lower() == column.name.lower() for c in table.columns) for table in tables)
             if column.table and owners > 1:
                 shared.append(column)
-    if not shared:
-        return None
-    rng.choice(shared).set("table", None)
-    return _written(tree)
+    if shared:
+        rng.choice(shared).set("table", None)
+    return bool(shared)
 
 
-def _under_another_table(tree: Any, choices: Sequence[tuple[Any, str]], rng: random.Random) -> str | None:
-    """The statement with one of ``choices``: a column of the tree, and the table to write before it."""
-    from sqlglot import exp
-
-    if not choices:
-        return None
-    column, name = rng.choice(choices)
-    column.set("table", exp.to_identifier(name))
-    return _written(tree)
+def _under_another_table(choices: list[tuple[Any, str]], rng: random.Random) -> bool:
+    """Changes one of ``choices``: a column of the tree, and the table to write before it."""
+    if choices:
+        column, name = rng.choice(choices)
+        column.set("table", exp.to_identifier(name))
+    return bool(choices)
 
 
-def wrong_table_before_a_column(sql: str, schema: Schema, rng: random.Random) -> str | None:
+@of_the_tree
+def wrong_table_before_a_column(tree: Any, schema: Schema, rng: random.Random) -> bool:
     """A column under the alias of another table of the SELECT."""
-    tree = _tree(sql)
     choices = [
         (column, other)
-        for select in _selects(tree)
+        for select in tree.find_all(exp.Select)
         for column in _columns(select)
         for other in _names_of_tables(select)
         if column.table and other != column.table
     ]
-    return _under_another_table(tree, choices, rng)
+    return _under_another_table(choices, rng)
 
 
-def table_for_its_alias(sql: str, schema: Schema, rng: random.Random) -> str | None:
+@of_the_tree
+def table_for_its_alias(tree: Any, schema: Schema, rng: random.Random) -> bool:
     """The table's own name before a column, where it is known under an alias."""
-    tree = _tree(sql)
     choices = []
-    for select in _selects(tree):
+    for select in tree.find_all(exp.Select):
         aliased = {alias: name for alias, name in _names_of_tables(select).items() if alias != name}
         choices += [(column, aliased[column.table]) for column in _columns(select) if column.table in aliased]
-    return _under_another_table(tree, choices, rng)
+    return _under_another_table(choices, rng)
 
 
-def aggregate_in_where(sql: str, schema: Schema, rng: random.Random) -> str | None:
+@of_the_tree
+def aggregate_in_where(tree: Any, schema: Schema, rng: random.Random) -> bool:
     """HAVING's condition written into WHERE."""
-    from sqlglot import exp
-
-    tree = _tree(sql)
-    selects = [select for select in _selects(tree) if select.args.get("having")]
-    if not selects:
-        return None
-    select = rng.choice(selects)
-    having, where = select.args["having"].this, select.args.get("where")
-    select.set("having", None)
-    select.set("where", exp.Where(this=exp.and_(where.this, having) if where is not None else having))
-    return _written(tree)
+    selects = [select for select in tree.find_all(exp.Select) if select.args.get("having")]
+    if selects:
+        select = rng.choice(selects)
+        having, where = select.args["having"].this, select.args.get("where")
+        select.set("having", None)
+        select.set("where", exp.Where(this=exp.and_(where.this, having) if where is not None else having))
+    return bool(selects)
 
 
 def clauses_in_the_wrong_order(sql: str, schema: Schema, rng: random.Random) -> str | None:
@@ -293,31 +207,23 @@ def clauses_in_the_wrong_order(sql: str, schema: Schema, rng: random.Random) -> 
 
 def unclosed_parenthesis(sql: str, schema: Schema, rng: random.Random) -> str | None:
     places = [at for at, sign in enumerate(sql) if sign == ")"]
-    if not places:
-        return None
-    at = rng.choice(places)
-    return sql[:at] + sql[at + 1 :]
+    at = rng.choice(places) if places else 0
+    return sql[:at] + sql[at + 1 :] if places else None
 
 
 def comma_before_a_clause(sql: str, schema: Schema, rng: random.Random) -> str | None:
     places = [clause.start() for clause in re.finditer(r"\s+(?:FROM|ORDER BY|LIMIT)\b", sql, re.IGNORECASE)]
-    if not places:
-        return None
-    at = rng.choice(places)
-    return f"{sql[:at]},{sql[at:]}"
+    at = rng.choice(places) if places else 0
+    return f"{sql[:at]},{sql[at:]}" if places else None
 
 
 def another_dialect(sql: str, schema: Schema, rng: random.Random) -> str | None:
     """The statement as another engine's users write it: TOP 5, ILIKE, YEAR(d), INTERVAL, CONCAT, other quotes."""
-    from sqlglot.errors import SqlglotError
-
     tree = _tree(sql)
-    if tree is None:
-        return None
-    for dialect in rng.sample(FOREIGN, len(FOREIGN)):
+    for dialect in rng.sample(FOREIGN, len(FOREIGN)) if tree is not None else ():
         try:
             text = str(tree.sql(dialect=dialect))
-        except (SqlglotError, *PARSER_SLIPS):
+        except (SqlglotError, *SLIPS):
             continue
         if _plain(text) != _plain(sql):
             return text

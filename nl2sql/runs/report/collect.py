@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
 from nl2sql.errors import UsageError, typed
 from nl2sql.eval.stats import PairedTest, adjusted, paired_test, percent
-from nl2sql.runs.ablation.grid import TABLE
-from nl2sql.runs.folder import QuestionKey, inside, read_json
+from nl2sql.runs.folder import TABLE, QuestionKey, inside, read_json
 from nl2sql.runs.plan import systems_of
 from nl2sql.runs.run import Run, shared_ex
+
+DATABASE = itemgetter(slice(2))  # of a question's key: its benchmark and database
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ def collect(folders: Iterable[str | Path]) -> Collected:
     order = ("VA", "EM", "EX", "TS")
     metrics.sort(key=lambda name: next((i for i, start in enumerate(order) if name.startswith(start)), len(order)))
     (first, baseline), *others = runs.items()
-    tests = {label: paired_test(first, right_of(run), right_of(baseline), _database_of) for label, run in others}
+    tests = {label: paired_test(first, right_of(run), right_of(baseline), DATABASE) for label, run in others}
     tests = {label: test for label, test in tests.items() if test.n}  # not of other questions than the first run's
     by_label = dict(zip(tests, adjusted(list(tests.values())), strict=True))
     systems = [_system(label, run, by_label.get(label)) for label, run in runs.items()]
@@ -99,10 +101,6 @@ def _cells_of(folder: Path) -> list[Path]:
     return cells
 
 
-def _database_of(key: QuestionKey) -> tuple[str, str]:
-    return key[:2]
-
-
 def right_of(run: Run, key: str = "ex") -> dict[QuestionKey, bool]:
     """Question -> was it right, for the run (``ex``) or one of its controls (``ex_single_shot``, ...)."""
     return {run.key_of(item): bool(item[key]) for item in run.report["items"] if key in item}
@@ -110,7 +108,7 @@ def right_of(run: Run, key: str = "ex") -> dict[QuestionKey, bool]:
 
 def _system(label: str, run: Run, against_first: PairedTest | None) -> System:
     report, control = run.report, right_of(run, "ex_single_shot")
-    against_control = paired_test("single_shot", right_of(run), control, _database_of) if control else None
+    against_control = paired_test("single_shot", right_of(run), control, DATABASE) if control else None
     numbers = (report["n"], report["metrics"], report["usage"], report["by_hardness"])
     return System(label, False, *numbers, against_control, against_first)
 
@@ -210,10 +208,3 @@ def _spread(report: Mapping[str, Any], members: Sequence[Mapping[str, Any]]) -> 
 
 def _mean(values: Sequence[float], digits: int = 1) -> str:
     return f"{mean(values):,.{digits}f} ± {stdev(values):,.{digits}f}"
-
-
-def reports_of(folders: Iterable[Path]) -> list[Mapping[str, Any]]:
-    """The report of each run folder. Raises UsageError for one that is no finished run."""
-    from nl2sql.runs.run import Run
-
-    return [Run.load(folder).report for folder in folders]

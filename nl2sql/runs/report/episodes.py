@@ -21,8 +21,7 @@ from nl2sql.agents.record import json_text, json_value
 from nl2sql.errors import Nl2SqlError
 from nl2sql.interfaces import Benchmark, Question, RunResult
 from nl2sql.runs.folder import QuestionKey, iter_jsonl
-from nl2sql.runs.named import Trust, benchmark_of
-from nl2sql.runs.plan import read_plan
+from nl2sql.runs.plan import Trust, benchmark_of
 from nl2sql.runs.report.collect import Collected, right_of
 from nl2sql.runs.rescore import questions_of, stores_of
 from nl2sql.runs.run import Run, notes_of
@@ -82,25 +81,24 @@ def _pack(
         items = {item["id"]: item for item in run.report["items"]}
         controls, noted = _control_sql(run, long), notes_of(run)
         most = run.manifest["config"]["execution"]["max_rows"]
+        verdicts: dict[QuestionKey, dict[str, Any]] = {}
         for trace in tqdm(_traces(run, items), total=len(items), desc="traces", unit="trace", disable=not progress):
             item = items[trace["id"]]
             key = run.key_of(item)
             question, _ = asked.get(key, (None, None))
             episode = _episode(trace, item, question, gold_rows.get(key), controls.get(item["id"]), long, most)
             episodes[(key, number)] = json_text(episode).encode()  # a repeated line replaces the one before it
-            row = rows.setdefault(key, _row(trace["question"], item, question, len(collected.runs)))
-            row["r"][number] = _verdict(trace, item)
-        without = [item for item in items.values() if (run.key_of(item), number) not in episodes]
-        for item in without:
+            verdicts[key] = _verdict(trace, item)
+            rows.setdefault(key, _row(trace["question"], item, question, len(collected.runs)))
+        if without := len(items) - len(verdicts):
+            lost.append(f"{label}: {without} of {len(items)} traces are missing")
+        for item in items.values():
             key = run.key_of(item)
             question, _ = asked.get(key, (None, None))
-            text = question.text if question else ""
-            rows.setdefault(key, _row(text, item, question, len(collected.runs)))["r"][number] = _verdict({}, item)
-        if without:
-            lost.append(f"{label}: {len(without)} of {len(items)} traces are missing")
-        for item in items.values():
+            row = rows.setdefault(key, _row(question.text if question else "", item, question, len(collected.runs)))
+            row["r"][number] = verdicts.get(key) or _verdict({}, item)
             if note := noted.get((item["db_id"], item["id"])):
-                rows[run.key_of(item)]["r"][number]["note"] = note
+                row["r"][number]["note"] = note
     order = sorted(episodes)
     chunks: list[str] = []
     for start in range(0, len(order), CHUNK):
@@ -137,12 +135,9 @@ def _questions(
             notes.append(
                 f"{label}: scored by an older version, which kept no verdicts of the control: nl2sql runs replay"
             )
-        plan, _ = read_plan(run.folder)
         if not golds or {run.key_of(item) for item in run.report["items"]} <= set(questions):
             continue
         try:
-            if "benchmark" in plan.objects:
-                raise Nl2SqlError(f"{plan.benchmark} was given as an object")
             benchmark = benchmark_of(run.folder, trust)
             name = run.report["benchmark"]
             questions |= {(name, q.db_id, q.id): (q, benchmark) for q in questions_of(run.folder, benchmark)}
@@ -163,7 +158,7 @@ def _run_golds(asked: Mapping[QuestionKey, tuple[Question, Benchmark]], progress
 
     with_gold = {key: pair for key, pair in asked.items() if pair[0].gold}
     with ThreadPoolExecutor(4, thread_name_prefix="gold") as pool:
-        done = pool.map(lambda pair: run(*pair), with_gold.values())
+        done = pool.map(run, *zip(*with_gold.values(), strict=True)) if with_gold else ()
         results = list(tqdm(done, total=len(with_gold), desc="golds", unit="gold", disable=not progress))
     return dict(zip(with_gold, results, strict=True))
 
@@ -190,13 +185,8 @@ def _control_sql(run: Run, long: int) -> dict[str, dict[str, Any]]:
 
 def _row(text: str, item: Mapping[str, Any], question: Question | None, runs: int) -> dict[str, Any]:
     """A question's row of the index; ``r`` has a place for each run, ``g`` the features of the gold for the slices."""
-    row = {
-        "id": item["id"],
-        "db": item["db_id"],
-        "q": _cut(text, SHORT),
-        "h": item.get("hardness") or "unknown",
-        "r": [None] * runs,
-    }
+    row = {"id": item["id"], "db": item["db_id"], "q": _cut(text, SHORT), "h": item.get("hardness") or "unknown"}
+    row["r"] = [None] * runs
     return row | ({"g": features(question.gold[0])} if question and question.gold else {})
 
 

@@ -108,30 +108,29 @@ def cost_against_accuracy(collected: Collected) -> Markup:
 
 def steps(collected: Collected) -> Markup:
     """How many steps the episodes of each run took."""
-    counts = {label: Counter(row["steps"] for row in run.predictions()) for label, run in collected.runs.items()}
-    last = max((step for count in counts.values() for step in count), default=0)
+    counts = [Counter(row["steps"] for row in run.predictions()) for run in collected.runs.values()]
+    last = max((step for count in counts for step in count), default=0)
     if last <= 1:
         return Markup()
     width = max(1, math.ceil(last / 16))  # a loop of hundreds of steps is shown in bins
     bins = [(start, min(last, start + width - 1)) for start in range(1, last + 1, width)]
     shares = [
-        [sum(count[step] for step in range(a, b + 1)) / max(1, count.total()) for a, b in bins]
-        for count in counts.values()
+        [sum(count[step] for step in range(a, b + 1)) / max(1, count.total()) for a, b in bins] for count in counts
     ]
     return _bars(shares, [str(a) if a == b else f"{a}–{b}" for a, b in bins], "steps", "Steps per question")
 
 
 def tokens_by_question(collected: Collected) -> Markup:
     """How many tokens the questions of each run cost, prompts and completions, in bins of powers of two."""
-    counts = {}
-    for label, run in collected.runs.items():
+    counts = []
+    for run in collected.runs.values():
         spent = (row["usage"]["prompt_tokens"] + row["usage"]["completion_tokens"] for row in run.predictions())
-        counts[label] = Counter(int(math.log2(value)) if value else 0 for value in spent)
-    powers = [power for count in counts.values() for power in count]
+        counts.append(Counter(int(math.log2(value)) if value else 0 for value in spent))
+    powers = [power for count in counts for power in count]
     if not powers or max(powers) == 0:
         return Markup()
     bins = range(min(powers), max(powers) + 1)
-    shares = [[count[power] / max(1, count.total()) for power in bins] for count in counts.values()]
+    shares = [[count[power] / max(1, count.total()) for power in bins] for count in counts]
     return _bars(shares, [_short(2**power) for power in bins], "tokens, from", "Tokens per question")
 
 
@@ -142,7 +141,8 @@ def repair_outcomes(collected: Collected) -> Markup:
         groups = _repairs(run)
         if set(groups) <= {0}:
             continue
-        prefix = f"{_ended(label, 14)}: " if len(collected.runs) > 1 else ""
+        short = label if len(label) <= 14 else label[:13] + "…"
+        prefix = f"{short}: " if len(collected.runs) > 1 else ""
         for count in sorted(groups):
             name = "no repair" if count == 0 else f"{count}{' or more' if count == 3 else ''} repair{'s' * (count > 1)}"
             rows.append((prefix + name, groups[count]))
@@ -262,7 +262,3 @@ def _short(value: float) -> str:
         if value >= size:
             return f"{value / size:.1f}".removesuffix(".0") + unit if value < 10 * size else f"{value / size:.0f}{unit}"
     return f"{value:.3g}"
-
-
-def _ended(text: str, most: int) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"

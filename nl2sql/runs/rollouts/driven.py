@@ -11,10 +11,6 @@ episode is closed or forgotten, and when no answer comes in ``wait_s`` seconds. 
 
 Not covered: a thread cannot be killed. A user's tool that never returns keeps its thread; the driver is told after
 ``wait_s`` seconds and goes on without it. What the database executes has limits of its own.
-
->>> from nl2sql.config import RewardConfig
->>> weighed({"ex": 1.0, "ts": 0.0, "format": 1.0, "cost": -0.5}, RewardConfig())  # right by luck
-0.275
 """
 
 from __future__ import annotations
@@ -22,13 +18,13 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from queue import Empty, SimpleQueue
 from typing import Any
 
 from nl2sql.agents.controllers import NamedController, run_episode
 from nl2sql.agents.record import Episode
-from nl2sql.config import Config, RewardConfig
+from nl2sql.config import Config
 from nl2sql.errors import Cancelled, ModelError, UsageError
 from nl2sql.eval.scores import ItemScore
 from nl2sql.eval.scoring import judge
@@ -128,11 +124,10 @@ def rewards_of(
         if outcome.question_id not in questions:
             raise UsageError(f"question {outcome.question_id!r} is not in this environment")
     ran = [outcome for outcome in outcomes if outcome.error is None and outcome.sql.strip()]
-    items: Mapping[str, Mapping[str | None, ItemScore]] = {}
-    if ran:
-        asked = {outcome.question_id: questions[outcome.question_id] for outcome in ran}
-        files = {str(n): {outcome.question_id: outcome.sql} for n, outcome in enumerate(ran)}
-        items = judge(benchmark, list(asked.values()), files, Settings(config.eval, causes=False)).items
+    asked = {outcome.question_id: questions[outcome.question_id] for outcome in ran}
+    files = {str(n): {outcome.question_id: outcome.sql} for n, outcome in enumerate(ran)}
+    settings = Settings(config.eval, causes=False)
+    items = judge(benchmark, list(asked.values()), files, settings).items if ran else {}
     return [
         _reward(outcome, items[outcome.question_id][outcome.sql], config)
         if outcome.error is None and outcome.sql.strip()
@@ -151,18 +146,11 @@ def _reward(outcome: Outcome, item: ItemScore, config: Config) -> Reward:
     bounds = config.reward
     shares = (min(1.0, outcome.steps / bounds.steps), min(1.0, outcome.tokens / bounds.tokens))
     readable = round(outcome.readable, 4)
-    parts: dict[str, float | None] = {
-        "ex": float(item.ex),
-        "ts": None if item.ts is None else float(item.ts and bool(item.ts_replicas)),
-        "format": readable,
-        "cost": 0.0 - round(min(sum(shares) / 2, readable), 4),  # an answer that runs earns 0 at least
-    }
-    return Reward(outcome, total=weighed(parts, bounds), **parts)  # type: ignore[arg-type]
-
-
-def weighed(parts: Mapping[str, float | None], weights: RewardConfig) -> float:
-    """The sum of the parts, each times its weight; a part that is None counts nothing."""
-    return round(sum(getattr(weights, name) * (parts[name] or 0.0) for name in PARTS), 6)
+    ts = None if item.ts is None else float(item.ts and bool(item.ts_replicas))
+    cost = 0.0 - round(min(sum(shares) / 2, readable), 4)  # an answer that runs earns 0 at least
+    reward = Reward(outcome, float(item.ex), ts, readable, cost)
+    weighted = (getattr(bounds, name) * (value or 0.0) for name, value in reward.parts().items())
+    return replace(reward, total=round(sum(weighted), 6))
 
 
 # -------------------------------------------------------------------------------------- the episode

@@ -29,7 +29,7 @@ from nl2sql.models.chat import Chat
 from nl2sql.runs.rollouts.driven import PARTS, DrivenEpisode, Request, Reward, cut_at
 
 if TYPE_CHECKING:
-    from nl2sql.runs.rollouts.environment import Environment
+    from nl2sql.runs.rollouts import Environment
 
 RewardFunction = Callable[..., "list[float | None]"]
 
@@ -46,7 +46,16 @@ def reward_functions(environment: Environment) -> list[RewardFunction]:
     there are, ``completion_ids``; it gives one number per completion. After a rollout of the loop, the part that the
     rollout has found is given.
     """
-    scored = _LastBatch(environment)
+    lock = threading.Lock()
+    last: dict[Any, list[Reward]] = {}  # the rewards of the last batch, which each of the functions asks for
+
+    def rewards_of(ids: Sequence[str], texts: Sequence[str], tokens: Sequence[int] | None) -> list[Reward]:
+        key = (tuple(ids), tuple(texts), tuple(tokens or ()))
+        with lock:
+            if key not in last:
+                last.clear()
+                last[key] = environment.rewards(ids, texts, tokens)
+            return last[key]
 
     def function_of(part: str) -> RewardFunction:
         def function(completions: Sequence[Any], question_id: Sequence[str], **columns: Any) -> list[float | None]:
@@ -54,30 +63,13 @@ def reward_functions(environment: Environment) -> list[RewardFunction]:
                 return list(found)
             texts = [text if isinstance(text, str) else str(text[-1]["content"]) for text in completions]
             ids = columns.get("completion_ids")
-            rewards = scored.rewards(question_id, texts, [len(tokens) for tokens in ids] if ids else None)
+            rewards = rewards_of(question_id, texts, [len(tokens) for tokens in ids] if ids else None)
             return [reward.parts()[part] for reward in rewards]
 
         function.__name__ = function.__qualname__ = part
         return function
 
     return [function_of(part) for part in PARTS]
-
-
-class _LastBatch:
-    """The rewards of the last batch, which each of the functions asks for."""
-
-    def __init__(self, environment: Environment) -> None:
-        self._environment = environment
-        self._lock = threading.Lock()
-        self._key: Any = None
-        self._rewards: list[Reward] = []
-
-    def rewards(self, ids: Sequence[str], texts: Sequence[str], tokens: Sequence[int] | None) -> list[Reward]:
-        key = (tuple(ids), tuple(texts), tuple(tokens or ()))
-        with self._lock:
-            if key != self._key:
-                self._rewards, self._key = self._environment.rewards(ids, texts, tokens), key
-            return self._rewards
 
 
 def rollout_function(
@@ -93,14 +85,20 @@ def rollout_function(
     drawing = random.Random(seed)
     known: dict[str, str] = {}
 
+    def key_of(prompt: Any) -> str:
+        return prompt if isinstance(prompt, str) else "\0".join(f"{turn['role']}\1{turn['content']}" for turn in prompt)
+
     def rollout(prompts: Sequence[Any], trainer: Any) -> dict[str, Any]:
         tokenizer = trainer.processing_class
         if not known:
             for given in (tokenizer, None):
-                known.update((_key(row["prompt"]), row["question_id"]) for row in environment.rows(given))
+                known.update((key_of(row["prompt"]), row["question_id"]) for row in environment.rows(given))
+        keys = [key_of(prompt) for prompt in prompts]
+        if not known.keys() >= set(keys):
+            raise UsageError("a prompt is none of this environment; train on environment.dataset(...)")
         window = context_window or trainer.model.config.max_position_embeddings
         options = {"tokenizer": tokenizer, "context_window": window}
-        episodes = [environment.episode(_asked(known, prompt), controller, **options) for prompt in prompts]
+        episodes = [environment.episode(known[key], controller, **options) for key in keys]
         try:
             calls = _play(episodes, trainer, Chat(tokenizer, None), window)
         finally:
@@ -123,16 +121,6 @@ def rollout_function(
     return rollout
 
 
-def _key(prompt: Any) -> str:
-    return prompt if isinstance(prompt, str) else "\0".join(f"{turn['role']}\1{turn['content']}" for turn in prompt)
-
-
-def _asked(known: dict[str, str], prompt: Any) -> str:
-    if _key(prompt) not in known:
-        raise UsageError("a prompt is none of this environment; train on environment.dataset(...)")
-    return known[_key(prompt)]
-
-
 Call = tuple[list[int], list[int]]  # tokens of a prompt, and those written after it
 
 
@@ -140,8 +128,10 @@ def _play(episodes: Sequence[DrivenEpisode], trainer: Any, chat: Chat, window: i
     """Answer what all episodes ask, in batches, until each has ended; the calls of each."""
     calls: list[list[Call]] = [[] for _ in episodes]
     while waiting := [(n, episode.request) for n, episode in enumerate(episodes) if episode.request]:
-        prompts = [chat.prompt_ids(r.messages, r.prefill, r.tools) for _, r in waiting for _ in range(r.n)]
-        rooms = [_room(r, trainer, window, len(p)) for (_, r), p in zip(_each(waiting), prompts, strict=True)]
+        asked = [request for _, request in waiting for _ in range(request.n)]
+        prompts = [chat.prompt_ids(r.messages, r.prefill, r.tools) for r in asked]
+        limits = [min(r.max_new_tokens, trainer.max_completion_length) for r in asked]
+        rooms = [max(1, min(most, window - len(p))) for most, p in zip(limits, prompts, strict=True)]
         written = _generate(trainer, prompts, rooms)
         texts = ((prompt, *text) for prompt, text in zip(prompts, written, strict=True))
         for n, request in waiting:
@@ -149,14 +139,6 @@ def _play(episodes: Sequence[DrivenEpisode], trainer: Any, chat: Chat, window: i
             calls[n] += [call for call, _ in own]
             episodes[n].answer(*[completion for _, completion in own])
     return calls
-
-
-def _each(waiting: Sequence[tuple[int, Request]]) -> list[tuple[int, Request]]:
-    return [entry for entry in waiting for _ in range(entry[1].n)]
-
-
-def _room(request: Request, trainer: Any, window: int, prompt: int) -> int:
-    return max(1, min(request.max_new_tokens, trainer.max_completion_length, window - prompt))
 
 
 def _generate(trainer: Any, prompts: Sequence[list[int]], rooms: Sequence[int]) -> list[tuple[list[int], bool]]:

@@ -1,8 +1,7 @@
 """The runs of a folder in a browser, live: ``nl2sql runs view``, on 127.0.0.1, for the person who has started it.
 
-The pages: the list of runs, the report of one run or of
-several beside one another, a run in progress, and a page that executes SQL in the sandbox. Loads no model; writes
-nothing but notes.
+The pages: the list of runs, the report of one run or of several beside one another, a run in progress, and a page that
+executes SQL in the sandbox. Loads no model; writes nothing but notes.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ from nl2sql.errors import Nl2SqlError, UsageError, one_line
 from nl2sql.interfaces import Benchmark, RunResult
 from nl2sql.runs.folder import BROKEN, as_a_run_leaves, iter_jsonl, line_files, parts_of, read_manifest
 from nl2sql.runs.listing import Listing, RunEntry
-from nl2sql.runs.named import Trust, benchmark_of
+from nl2sql.runs.plan import Trust, benchmark_of
+from nl2sql.runs.report import report_html, style
 from nl2sql.runs.report.episodes import shown_cell
-from nl2sql.runs.report.page import report_html, style
 from nl2sql.runs.rescore import replay
 from nl2sql.runs.run import FILE as NOTES_FILE
 from nl2sql.runs.run import Run, add_note
@@ -66,7 +65,7 @@ class Page:
 
 
 class Pages:
-    """The pages over the runs in ``folder``, for many threads. trust: see ``runs.named``.
+    """The pages over the runs in ``folder``, for many threads. trust: see ``runs.plan``.
 
     What one run takes long over is waited for by its own pages alone.
     """
@@ -82,7 +81,6 @@ class Pages:
 
     def answer(self, name: str, query: Query, form: Query) -> Page:
         """The page ``name``; an error is a page with its reason."""
-        make = {"": self._list, "rows": self._rows, "report": self._report, "progress": self._progress}.get(name)
         try:
             if name == "refresh.js":
                 script = files("nl2sql.runs.viewer").joinpath("templates", name)
@@ -91,7 +89,12 @@ class Pages:
                 return self._note(query, form)
             if name == "sql":
                 return self._sql({**query, **form}, execute=bool(form))
-            return make(query) if make else _page("message.html", 404, message=f"there is no page {name!r}")
+            if name in ("", "rows"):
+                template = f"{name or 'list'}.html"
+                return _page(template, folder=self.folder, runs=self._listed(), began=_began)
+            if name in ("report", "progress"):
+                return self._report(query) if name == "report" else self._progress(query)
+            return _page("message.html", 404, message=f"there is no page {name!r}")
         except (Nl2SqlError, OSError) as error:
             return _page("message.html", 400, message=one_line(error))
         except BROKEN as error:  # a file that is not what a run leaves
@@ -99,7 +102,8 @@ class Pages:
             return _page("message.html", 400, message=f"this cannot be shown ({what}); nl2sql runs check RUN looks why")
 
     def _listed(self) -> dict[str, RunEntry]:
-        return {_name(self.folder, entry): entry for entry in self._listing.entries()}
+        found = self._listing.entries()
+        return {Path(entry.path).relative_to(self.folder).as_posix(): entry for entry in found}
 
     def _chosen(self, query: Query) -> dict[str, RunEntry]:
         """The named runs, oldest first. Raises UsageError for none, and for one that is not listed."""
@@ -109,12 +113,6 @@ class Pages:
         if unknown := [name for name in wanted if name not in listed]:
             raise UsageError(f"there is no run {unknown[0]!r} in {self.folder}")
         return {name: entry for name, entry in reversed(listed.items()) if name in wanted}
-
-    def _list(self, query: Query) -> Page:
-        return _page("list.html", folder=self.folder, runs=self._listed(), began=_began)
-
-    def _rows(self, query: Query) -> Page:
-        return _page("rows.html", runs=self._listed(), began=_began)
 
     def _report(self, query: Query) -> Page:
         chosen = self._chosen(query)
@@ -205,7 +203,14 @@ class _Scores:
         return self._text or "the scores so far are being made"
 
     def _made(self, entry: RunEntry, trust: Trust | bool) -> None:
-        self._text = _scores(Path(entry.path), trust)
+        """The scores of the answers so far, without TS; or why there are none."""
+        fast = ["eval.replicas=0", f"eval.timeout_s={TIMEOUT_S}"]
+        try:
+            with as_a_run_leaves(entry.path):
+                scored = replay(entry.path, partial=True, overrides=fast, progress=False, trust=trust)
+                self._text = summary_text(scored.report)
+        except (Nl2SqlError, OSError) as error:
+            self._text = one_line(error)
         self._answered = entry.answered
 
 
@@ -213,10 +218,6 @@ def _read_by_report(folder: Path) -> list[Path]:
     """The files of a run whose change makes another report."""
     places = parts_of(folder, read_manifest(folder)["plan"].get("seeds") or ()).values()
     return [folder / "report.json", *(file for at in places for file in line_files(at) if file.name == NOTES_FILE)]
-
-
-def _name(folder: Path, entry: RunEntry) -> str:
-    return Path(entry.path).relative_to(folder).as_posix()
 
 
 def _address(query: Query) -> str:
@@ -240,16 +241,6 @@ def _answers(folder: Path) -> list[dict[str, str]]:
     last = deque((row for part in parts for row in iter_jsonl(part / "predictions.jsonl")), LAST_ANSWERS)
     names = ("id", "sql", "error")
     return [{name: str(row.get(name) or "")[:LONGEST_CELL] for name in names} for row in reversed(last)]
-
-
-def _scores(folder: Path, trust: Trust | bool) -> str:
-    """The scores of the answers so far, without TS; or why there are none."""
-    fast = ["eval.replicas=0", f"eval.timeout_s={TIMEOUT_S}"]
-    try:
-        with as_a_run_leaves(folder):
-            return summary_text(replay(folder, partial=True, overrides=fast, progress=False, trust=trust).report)
-    except (Nl2SqlError, OSError) as error:
-        return one_line(error)
 
 
 def _page(template: str, status: int = 200, **values: Any) -> Page:

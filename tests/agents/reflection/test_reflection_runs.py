@@ -10,10 +10,9 @@ import pytest
 
 from nl2sql.benchmarks import load_benchmark
 from nl2sql.config import build_config
-from nl2sql.runs.ablation.ablation import ablate
-from nl2sql.runs.ablation.grid import expand
+from nl2sql.runs.ablation import ablate, expand
 from nl2sql.runs.evaluate import resume, start
-from nl2sql.runs.plan import Plan
+from nl2sql.runs.plan import RunSpec
 from nl2sql.runs.report import write_report
 from nl2sql.runs.report.episodes import LONG, _episode
 
@@ -33,8 +32,8 @@ def script(path: Path, kind: str) -> str:
     return f"scripted:{path}"
 
 
-def plan(model: str) -> Plan:
-    return Plan(split="quick", limit=QUESTIONS, model=model, controller="reflect", batch_size=3)
+def plan(model: str) -> RunSpec:
+    return RunSpec(split="quick", limit=QUESTIONS, model=model, controller="reflect", batch_size=3)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from nl2sql.cli.report import report_command
 from nl2sql.eval.tables import FORMATS, table_csv, table_latex
-from nl2sql.runs.report.collect import HEAD, paper_rows, reports_of, spread_rows
+from nl2sql.runs.report.collect import HEAD, paper_rows, spread_rows
 from nl2sql.runs.run import Run
 
 app = typer.Typer()
@@ -46,7 +46,7 @@ def test_each_run_and_each_control_is_a_row_with_its_test(printed: Callable[[str
 
 
 def test_every_format_holds_the_same_cells(tmp_path: Path, printed: Callable[[str], str]) -> None:
-    rows = paper_rows(reports_of([tmp_path / "first", tmp_path / "second"]))
+    rows = paper_rows([Run.load(tmp_path / name).report for name in ("first", "second")])
     for name in FORMATS:
         shown = printed(name).replace("\\_", "_").replace("\\%", "%")
         assert all(cell in shown for row in rows for cell in row), name
@@ -54,12 +54,12 @@ def test_every_format_holds_the_same_cells(tmp_path: Path, printed: Callable[[st
 
 
 def test_a_control_that_several_runs_share_stands_once(tmp_path: Path) -> None:
-    (report,) = reports_of([write_run(tmp_path / "run", 6)])
+    report = Run.load(write_run(tmp_path / "run", 6)).report
     assert paper_rows([report, report]) == paper_rows([report])
 
 
 def test_seconds_of_cached_answers_are_marked(tmp_path: Path) -> None:
-    (report,) = reports_of([write_run(tmp_path / "run", 6)])
+    report = Run.load(write_run(tmp_path / "run", 6)).report
     timed = paper_rows([report])[1][-1]
     usage = {**report["usage"], "cached_calls": 1}
     assert timed and paper_rows([{**report, "usage": usage}])[1][-1] == "cached"
@@ -67,7 +67,7 @@ def test_seconds_of_cached_answers_are_marked(tmp_path: Path) -> None:
 
 def test_the_rarer_columns_stand_with_verbose_alone(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", 6)
-    (report,) = reports_of([folder])
+    report = Run.load(folder).report
     (head, row, *_), (usual, short, *_) = paper_rows([report], verbose=True), paper_rows([report])
     assert head[: len(usual)] == usual and row[: len(short)] == short
     assert head[len(usual) :] == ["p (McNemar)", "EM", "calls / question"] and len(row) == len(head)

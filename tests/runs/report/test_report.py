@@ -20,10 +20,10 @@ from nl2sql.errors import UsageError
 from nl2sql.models.scripted import ScriptedModel
 from nl2sql.runs import report
 from nl2sql.runs.evaluate import evaluate, start
-from nl2sql.runs.plan import Plan
+from nl2sql.runs.plan import RunSpec
 from nl2sql.runs.report import episodes as packing
+from nl2sql.runs.report import settings, title
 from nl2sql.runs.report.collect import collect
-from nl2sql.runs.report.page import settings, title
 from nl2sql.runs.run import Run
 from nl2sql.sql.writing import in_lines
 
@@ -45,7 +45,7 @@ def run_of(folder: Path, right: int, **plan: Any) -> Path:
         }
     script = folder.with_suffix(".json")
     script.write_text(json.dumps({"replies": replies}), encoding="utf-8")
-    chosen = Plan(split="quick", limit=12, model=f"scripted:{script}", **plan)
+    chosen = RunSpec(split="quick", limit=12, model=f"scripted:{script}", **plan)
     start(chosen, NO_TS, out=folder, progress=False)
     return folder
 

@@ -20,7 +20,7 @@ from nl2sql.eval.scoring import score_many
 from nl2sql.models.scripted import ScriptedModel
 from nl2sql.runs import report
 from nl2sql.runs.evaluate import evaluate
-from nl2sql.runs.export.contents import failures
+from nl2sql.runs.export import failures
 from nl2sql.runs.run import FILE, Run, add_note, notes_of
 
 N = 12

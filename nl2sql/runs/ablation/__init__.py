@@ -1,1 +1,0 @@
-"""Ablations: the cells of a grid as ordinary runs, and the table that compares them."""

@@ -1,0 +1,265 @@
+"""Where cases come from and are repaired: the databases of a benchmark, as they are or copied into ClickHouse (chdb).
+
+    python -m nl2sql.runs.repair_bench.sources SOURCE.sqlite FOLDER
+
+copies one, in a process of its own, since chdb opens one folder each. Columns take the narrowest type that holds all of
+their values: Int64, Float64, Date32 (texts that are ISO dates), else String; Nullable unless the schema forbids NULL.
+ClickHouse has no foreign keys. Views are left out.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import yaml
+from sqlglot.errors import SqlglotError
+
+from nl2sql.benchmarks import load_benchmark
+from nl2sql.benchmarks.core import FolderBenchmark
+from nl2sql.databases.engines.database import EngineDatabase
+from nl2sql.databases.schema import Column, introspect, quote_name
+from nl2sql.databases.sqlite.database import SqliteDatabase
+from nl2sql.databases.sqlite.files import read_only
+from nl2sql.errors import DatabaseError, UsageError, one_line
+from nl2sql.eval.rules import get_rule
+from nl2sql.interfaces import Benchmark, Database, Question
+from nl2sql.machine import install_command
+from nl2sql.sql.parse import SLIPS, parse_bounded
+
+if TYPE_CHECKING:
+    from nl2sql.runs.repair_bench.cases import RepairCase
+
+TIMEOUT_S = 10.0  # of a statement
+MAX_ROWS = 10_000
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A question whose ``golds`` run on ``database`` and give rows; ``rewrite`` puts SQLite's SQL into its dialect."""
+
+    question: Question
+    database: Database
+    golds: tuple[str, ...]
+    rewrite: Callable[[str], str]
+
+
+class CaseSource(Protocol):
+    """Where cases come from and are repaired: the databases of one benchmark, on one engine."""
+
+    name: str
+
+    def database(self, db_id: str) -> Database: ...
+
+    def asked(self, question: Question) -> Asked | None:
+        """The question with those of its golds that run and give rows; None without one: nothing could be right."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class SqliteSource:
+    """A benchmark's databases as they are."""
+
+    def __init__(self, name: str, benchmark: Benchmark) -> None:
+        self.name, self.database = name, benchmark.database
+
+    def asked(self, question: Question) -> Asked | None:
+        database = self.database(question.db_id)
+        results = {gold: database.run(gold, timeout_s=TIMEOUT_S, max_rows=MAX_ROWS) for gold in question.gold}
+        golds = tuple(gold for gold, r in results.items() if r.success and r.rows and not r.truncated)
+        return Asked(question, database, golds, lambda sql: sql) if golds else None
+
+    def close(self) -> None:
+        """The benchmark's databases stay open for whoever else uses them."""
+
+
+# ----------------------------------------------------------- the questions of ``bank.yaml``
+
+BANK = Path(__file__).with_name("bank.yaml")
+DATABASE = "bank"
+
+
+def bank(folder: Path) -> FolderBenchmark:
+    """The questions over a SQLite file in ``folder``, which is made where it is not there. Golds are ClickHouse's; the
+    mistakes stand in ``meta["wrong"]``."""
+    data = yaml.safe_load(BANK.read_text(encoding="utf-8"))
+    path = folder / f"{DATABASE}.sqlite"
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        with closing(sqlite3.connect(path)) as connection:
+            connection.executescript(data["schema"])
+    questions = []
+    for number, entry in enumerate(data["questions"]):
+        gold, wrong = (entry["gold"].strip(),), {"wrong": entry["wrong"]}
+        questions.append(Question(entry["question"], DATABASE, f"{DATABASE}-{number}", gold=gold, meta=wrong))
+    return FolderBenchmark(DATABASE, questions, {}, {DATABASE: path}, source=str(BANK))
+
+
+class Sources:
+    """The databases of the cases, opened by the benchmark's name. ``dialect``: the plan's; ``folder``: of copies."""
+
+    def __init__(self, dialect: str, folder: Path) -> None:
+        self.dialect, self.folder = dialect, folder
+        self._open: dict[tuple[str, str], CaseSource] = {}
+        self._questions: dict[tuple[str, str], Benchmark] = {}
+
+    def of(self, name: str, dialect: str = "") -> CaseSource:
+        """The databases of a benchmark on an engine (default: the plan's)."""
+        key = (name, dialect or self.dialect)
+        if key not in self._open:
+            benchmark, copies = self.questions(name), self.folder / "clickhouse" / Path(name).name
+            sqlite = key[1] == "sqlite"
+            self._open[key] = SqliteSource(name, benchmark) if sqlite else ClickHouseCopies(name, benchmark, copies)
+        return self._open[key]
+
+    def questions(self, name: str, split: str = "all") -> Benchmark:
+        """The benchmark, or the written questions."""
+        if (name, split) not in self._questions:
+            benchmark = bank(self.folder) if name == DATABASE else load_benchmark(name, split=split)
+            self._questions[name, split] = benchmark
+        return self._questions[name, split]
+
+    def database(self, case: RepairCase) -> Database:
+        return self.of(case.benchmark, case.dialect).database(case.db_id)
+
+    def close(self) -> None:
+        for source in self._open.values():
+            source.close()
+
+
+# -------------------------------------------------------------------------------- ClickHouse
+
+LOAD_S = 300.0
+MOST_OPEN = 6  # each open database is a process of some 300 MB
+DATE = re.compile(r"(19|2[012])\d\d-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])")
+CHUNK = 5000  # rows of one INSERT
+SAME = get_rule("bag~1e-6")  # averages and sums are added up in another order
+
+
+class ClickHouseCopies:
+    """A benchmark's SQLite databases as ClickHouse folders below ``folder``, each loaded when it is first asked for.
+
+    Raises DatabaseError where chdb is missing or a database cannot be loaded.
+    """
+
+    def __init__(self, name: str, benchmark: Benchmark, folder: Path) -> None:
+        self.name, self.benchmark, self.folder = name, benchmark, folder
+        self._open: OrderedDict[str, Database] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def database(self, db_id: str) -> Database:
+        """The copy of a database. At most ``MOST_OPEN`` have a process; one that was closed starts anew when used."""
+        with self._lock:
+            if db_id not in self._open:
+                source = self.benchmark.database(db_id)
+                if not isinstance(source, SqliteDatabase):
+                    raise UsageError(f"{db_id} is a {source.dialect} database; only SQLite files are copied")
+                self._open[db_id] = EngineDatabase("clickhouse", str(_loaded(source.path, self.folder / db_id)), db_id)
+            self._open.move_to_end(db_id)
+            for old in list(self._open.values())[:-MOST_OPEN]:
+                old.close()
+            return self._open[db_id]
+
+    def asked(self, question: Question) -> Asked | None:
+        """The question with its golds translated, those that give SQLite's own rows; None without one."""
+        ours, theirs = self.benchmark.database(question.db_id), self.database(question.db_id)
+        golds = []
+        for gold in question.gold:
+            text = translated(gold)
+            wanted, given_rows = (
+                database.run(sql, timeout_s=TIMEOUT_S, max_rows=MAX_ROWS)
+                for database, sql in ((ours, gold), (theirs, text))
+            )
+            if wanted.rows and SAME.judge([wanted], [given_rows], gold_sql=gold, predicted_sql=gold):
+                golds.append(text)
+        return Asked(question, theirs, tuple(golds), translated) if golds else None
+
+    def close(self) -> None:
+        for database in self._open.values():
+            database.close()
+
+
+def translated(sql: str) -> str:
+    """SQLite's SQL in ClickHouse's dialect; what cannot be parsed as it is."""
+    try:
+        return str(parse_bounded(sql).sql(dialect="clickhouse"))
+    except (SqlglotError, *SLIPS):
+        return sql
+
+
+def _loaded(source: Path, folder: Path) -> Path:
+    """The folder, filled by a process of its own where it is not there yet; it appears when it is complete."""
+    if folder.exists():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    building = folder.with_name(f".{folder.name}.building")
+    command = [sys.executable, "-m", "nl2sql.runs.repair_bench.sources", str(source.resolve()), str(building)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LOAD_S)
+    except subprocess.TimeoutExpired:
+        raise DatabaseError(f"{source} was not loaded into ClickHouse within {LOAD_S:g} s") from None
+    if done.returncode:
+        said = done.stderr.strip().splitlines()[-1:] or ["no message"]
+        hint = f"; install it: {install_command('engines')}" if "ModuleNotFound" in said[0] else ""
+        raise DatabaseError(f"{source} cannot be loaded into ClickHouse: {one_line(said[0], 300)}{hint}")
+    building.rename(folder)
+    return folder
+
+
+def copy_tables(source: Path, folder: Path) -> None:
+    """Copy every table of a SQLite file into a new ClickHouse folder."""
+    from chdb import session
+
+    shutil.rmtree(folder, ignore_errors=True)  # what a killed process left
+    made = session.Session(str(folder))
+    with read_only(source) as connection:
+        for table in introspect(connection).tables:
+            if table.is_view:
+                continue
+            types = [_type(connection, table.name, column) for column in table.columns]
+            columns = ", ".join(f"{_name(c.name)} {kind}" for c, kind in zip(table.columns, types, strict=True))
+            made.query(f"CREATE TABLE {_name(table.name)} ({columns}) ENGINE = MergeTree ORDER BY tuple()")
+            rows = connection.execute(f"SELECT * FROM {quote_name(table.name)}")
+            names = [column.name for column in table.columns]
+            while chunk := rows.fetchmany(CHUNK):
+                lines = "\n".join(json.dumps(dict(zip(names, map(_value, row), strict=True))) for row in chunk)
+                made.query(f"INSERT INTO {_name(table.name)} FORMAT JSONEachRow\n{lines}")
+    made.close()
+
+
+def _type(connection: sqlite3.Connection, table: str, column: Column) -> str:
+    name = quote_name(column.name)
+    query = f"SELECT DISTINCT {name} FROM {quote_name(table)} WHERE {name} IS NOT NULL"
+    values = [value for (value,) in connection.execute(query)]
+    kinds = {type(value) for value in values}
+    if not values:
+        kind = {"INTEGER": "Int64", "INT": "Int64", "REAL": "Float64"}.get(column.type.upper(), "String")
+    elif kinds <= {int, float}:
+        kind = "Int64" if kinds == {int} else "Float64"
+    else:
+        kind = "Date32" if kinds == {str} and all(map(DATE.fullmatch, values)) else "String"
+    return kind if column.not_null or column.primary_key else f"Nullable({kind})"
+
+
+def _value(value: Any) -> Any:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+
+
+def _name(name: str) -> str:
+    return "`" + name.replace("\\", "\\\\").replace("`", "\\`") + "`"
+
+
+if __name__ == "__main__":
+    copy_tables(Path(sys.argv[1]), Path(sys.argv[2]))
