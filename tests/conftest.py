@@ -7,6 +7,7 @@ fails the session.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Iterator
@@ -17,6 +18,8 @@ import pytest
 from engine_shops import engine  # noqa: F401 - a fixture
 from people import SHOP, make_database
 from session_stores import redis_address, session_store  # noqa: F401 - fixtures
+
+from nl2sql.machine import cache_dir
 
 if TYPE_CHECKING:
     from nl2sql.databases.sqlite.database import QueryPool, SqliteDatabase
@@ -65,6 +68,12 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if surprising and session.exitstatus == 0:
         print("\nskipped without a line in tests/allowed_skips.txt:", *surprising, sep="\n  ")
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.fixture(autouse=True)
+def no_server_is_known() -> None:
+    """Servers of other tests may have had the same address."""
+    shutil.rmtree(cache_dir("servers"), ignore_errors=True)
 
 
 @pytest.fixture

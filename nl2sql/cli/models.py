@@ -133,7 +133,7 @@ def _describe(spec: str, server: tuple[str, ...]) -> dict[str, Any]:
 def _files(value: str) -> dict[str, Any]:
     from pathlib import Path
 
-    from nl2sql.models.hashes import weights_files, weights_revision
+    from nl2sql.models.weight_files import weights_files, weights_revision
 
     path = Path(value)
     files = [path] if path.is_file() else weights_files(path)

@@ -34,7 +34,7 @@ ServerOption = Annotated[
 CacheOption = Annotated[
     bool, typer.Option("--no-cache", help="Compute every model call; take none from the response cache, keep none.")
 ]
-DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda, mps, or map: over all GPUs, memory and disk.")]
+DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:NUMBER, or mps.")]
 DtypeOption = Annotated[
     str | None,
     typer.Option(

@@ -36,13 +36,12 @@ def load_model(
 
     spec: an embedded name (``smollm2-135m``; pulled on first use), ``scripted:FILE``, a folder, a ``.gguf`` file,
     a hub id ``org/name``, or a server's model: ``http://HOST/v1#NAME``, ``openai/NAME`` and likewise anthropic, ollama,
-    vllm, llamacpp; or ``PLUGIN:TEXT``, of an installed plugin. device: auto, cpu, cuda, mps, or map[:SIZE]
-    (several devices; docs/models.md). dtype: float32, bfloat16, float16, None (float32 on CPU, bfloat16 on CUDA), or
-    auto (bfloat16 too on a CPU with instructions for it). batch_size: rows decoded, or requests made, at once.
-    server: ``KEY=VALUE`` options of an HTTP server. cache: answer repeated calls from the response cache. engine: what
-    runs a local model: auto, llamacpp, or slots (ours, on torch; docs/engine.md). adapter: a LoRA adapter of a local
-    model: auto (the packaged one of an embedded model that has one), none, the name of a packaged one, a folder in
-    PEFT's format, or, for llama.cpp, a .gguf file.
+    vllm, llamacpp; or ``PLUGIN:TEXT``, of an installed plugin. device: auto, cpu, cuda, or mps. dtype: float32,
+    bfloat16, float16, None (float32 on CPU, bfloat16 on CUDA), or auto (bfloat16 too on a CPU with instructions for
+    it). batch_size: rows decoded, or requests made, at once. server: ``KEY=VALUE`` options of an HTTP server. cache:
+    answer repeated calls from the response cache. engine: what runs a local model: auto, llamacpp, or slots (ours, on
+    torch; docs/engine.md). adapter: a LoRA adapter of a local model: auto (the packaged one of an embedded model that
+    has one), none, the name of a packaged one, a folder in PEFT's format, or, for llama.cpp, a .gguf file.
     Raises UsageError for a spec that names nothing, ModelError when the weights or the server cannot be had.
     """
     source = resolve_spec(spec)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from nl2sql.errors import ModelError, UsageError
 from nl2sql.machine import from_json
-from nl2sql.models.hashes import weights_revision
+from nl2sql.models.weight_files import weights_revision
 
 if TYPE_CHECKING:
     import torch
@@ -102,11 +102,6 @@ def merge_adapter(model: Any, folder: Path) -> str:
             down, up = up.T, down.T
         if target is None or up is None or not _fits(target, up, down):
             raise ModelError(f"adapter {folder} was made for another model: {name} fits no layer of this one")
-        if target.is_meta:
-            raise ModelError(
-                f"adapter {folder} cannot be merged into weights that do not lie on a GPU or in memory "
-                "(--device map); merge it with peft first, or use --adapter none"
-            )
         changes.append((target, up, down))
     if not changes:
         raise ModelError(f"adapter {folder} changes nothing: {_weights(folder).name} holds no LoRA layers")

@@ -50,7 +50,6 @@ class BatchWorker:
         max_cache_bytes: int,
         room: Callable[[], int] | None = None,
         threads: int | None = None,
-        name: str = "nl2sql-model",
     ) -> None:
         self.decoder = decoder
         self._decode = decode
@@ -66,7 +65,7 @@ class BatchWorker:
         self._tick = 0
         self.forward_seconds = 0.0  # in the model, and ...
         self.busy_seconds = 0.0  # ... while there was any row, the model included
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._run, name="nl2sql-model", daemon=True)
         self._thread.start()
 
     def submit(self, rows: Sequence[Row]) -> None:
@@ -365,7 +364,10 @@ _PLACE_TOKENS = 1000  # and waiting for one to end, as so many
 
 
 class Router:
-    """``BatchWorker``'s interface over several. A row goes where reading its prompt and waiting its turn cost least."""
+    """``BatchWorker``'s interface over one or several.
+
+    A row goes where reading its prompt and waiting its turn cost least.
+    """
 
     def __init__(self, workers: Sequence[BatchWorker]) -> None:
         self.workers = list(workers)
@@ -377,7 +379,7 @@ class Router:
         """Queue rows. Raises ModelError after ``close``."""
         with self._lock:
             for row in rows:
-                at = self._choose(row)
+                at = self._choose(row) if len(self.workers) > 1 else 0
                 self.workers[at].submit([row])
 
     def _choose(self, row: Row) -> int:

@@ -1,10 +1,9 @@
-"""Messages to token ids: the chat template with an open assistant turn, and where a turn ends.
+"""One call of a model: its arguments, and its messages as token ids by the chat template, with an open assistant turn.
 
 >>> plain_prompt([{"role": "user", "content": "How many?"}]).splitlines()
 ['User: How many?', '', 'Assistant:']
 
-Thread-safe (fast tokenizers raise "Already borrowed" when two threads share one). A special token written inside
-a message's text is tokenised as that special token; nothing is escaped here.
+A special token written inside a message's text is tokenised as that special token; nothing is escaped here.
 """
 
 from __future__ import annotations
@@ -12,10 +11,11 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
-from nl2sql.errors import ModelError
-from nl2sql.interfaces import Message, ToolDefinition
+from nl2sql.errors import ModelError, UsageError
+from nl2sql.interfaces import Grammar, Message, Sampling, ToolDefinition
 
 # Tokens that end a turn or open another one in common chat formats; a model's own EOS is added to them.
 _TURN_TOKENS = (
@@ -56,8 +56,50 @@ _OFFERED: tuple[ToolDefinition, ...] = (
 _PLAIN_ROLES = {"system": "", "user": "User: ", "assistant": "Assistant: "}
 
 
+@dataclass(frozen=True)
+class Request:
+    """The arguments of ``Model.generate``; empty stop strings are left out.
+
+    Raises UsageError for no completions, no tokens, or a text in place of the list of stop strings.
+    """
+
+    messages: Sequence[Message]
+    _: KW_ONLY
+    max_new_tokens: int
+    prefill: str = ""
+    stop: Sequence[str] = ()
+    grammar: Grammar | None = None
+    sampling: Sampling | None = None
+    n: int = 1
+    seed: int | None = None
+    cancel: threading.Event | None = None
+    tools: Sequence[ToolDefinition] = ()
+
+    def __post_init__(self) -> None:
+        if self.n < 1 or self.max_new_tokens < 1:
+            raise UsageError(f"n={self.n}, max_new_tokens={self.max_new_tokens}: both must be at least 1")
+        if isinstance(self.stop, str):  # else each of its letters would end the answer
+            raise UsageError(f"stop={self.stop!r} is one text; expected a list of them: stop=[{self.stop!r}]")
+        object.__setattr__(self, "stop", tuple(text for text in self.stop if text))
+
+    def check_sampling(self) -> None:
+        """Raises UsageError for a temperature or a share of the probability that nothing can be drawn at."""
+        sampling = self.sampling
+        if sampling is not None and not (sampling.temperature > 0 and 0 < sampling.top_p <= 1):
+            raise UsageError(f"{sampling}: expected both above 0, and top_p at most 1; sampling=None decodes greedily")
+
+    def check_room(self, prompt_tokens: int, window: int, name: str, more: str = "") -> None:
+        """Raises ModelError where prompt and completion exceed the context window; ``more``: what else helps."""
+        if prompt_tokens + self.max_new_tokens > window:
+            raise ModelError(
+                f"prompt of {prompt_tokens} tokens + max_new_tokens {self.max_new_tokens} exceeds the context window "
+                f"of {window} tokens of {name}; shorten the question or the schema text "
+                f"(-c schema_text.max_tokens=...){more}"
+            )
+
+
 class Chat:
-    """A tokenizer behind a lock: rendering, counting, decoding."""
+    """A tokenizer behind a lock: rendering, counting, decoding. Thread-safe: fast tokenizers by themselves are not."""
 
     def __init__(self, tokenizer: Any, generation_eos: int | Sequence[int] | None) -> None:
         self._tokenizer = tokenizer

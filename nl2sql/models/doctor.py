@@ -19,7 +19,7 @@ from nl2sql.interfaces import Grammar, Model
 from nl2sql.models.llamacpp import LlamaCppModel
 from nl2sql.models.load import load_parts
 from nl2sql.models.local import LocalModel
-from nl2sql.models.memory import VARIABLE, input_device, memory_limit, places
+from nl2sql.models.memory import VARIABLE, memory_limit
 from nl2sql.models.spec import Source, runs_on_llamacpp
 
 TOLERANCE = {"float32": 1e-4, "bfloat16": 0.08, "float16": 0.02}  # of the largest logit
@@ -49,8 +49,7 @@ def check_model(source: Source, *, device: str = "auto", dtype: str | None = Non
     loaded = load_parts(source, device=device, dtype=dtype)
     model, tokenizer = loaded.parts
     kind = str(model.dtype).removeprefix("torch.")
-    where = ", ".join(sorted(places(model))) or model.device
-    yield Check("loading", "ok", f"{loaded.name} in {kind} on {where} in {time.perf_counter() - started:.1f} s")
+    yield Check("loading", "ok", f"{loaded.name} in {kind} on {model.device} in {time.perf_counter() - started:.1f} s")
     yield _template(tokenizer)
     conversations = [_conversation(n) for n in range(ROWS)]
     fresh = _fresh_logits(model, tokenizer, conversations[0])  # before the engine takes the model over
@@ -116,7 +115,7 @@ def _fresh_logits(model: Any, tokenizer: Any, conversation: Conversation) -> lis
     logits = []
     with torch.inference_mode():
         for turn in turns:
-            ids = torch.tensor([chat.prompt_ids(messages, turn)], device=input_device(model))
+            ids = torch.tensor([chat.prompt_ids(messages, turn)], device=model.device)
             logits.append(model(input_ids=ids, use_cache=False).logits[0, -1].float().cpu())
     return logits
 

@@ -28,14 +28,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from nl2sql.errors import Cancelled, ModelError, UsageError, one_line
+from nl2sql.errors import Cancelled, ModelError, one_line
 from nl2sql.interfaces import Completion, Message, ToolDefinition, Usage
 from nl2sql.machine import missing_part, threads
 from nl2sql.models.adapters import find_gguf_adapter
-from nl2sql.models.chat import Chat
+from nl2sql.models.chat import Chat, Request
 from nl2sql.models.embedded import embedded_model, pulled
-from nl2sql.models.gguf_file import read_header
-from nl2sql.models.hashes import weights_revision
 from nl2sql.models.http.grammar import Trials
 from nl2sql.models.http.model import HttpModel, seed_of
 from nl2sql.models.http.probe import Abilities
@@ -43,6 +41,7 @@ from nl2sql.models.http.providers import OWN, Place, ServerOptions
 from nl2sql.models.llamacpp_slots import NO_ADAPTER, Slots
 from nl2sql.models.memory import VARIABLE, memory_limit
 from nl2sql.models.spec import Source
+from nl2sql.models.weight_files import read_header, weights_revision
 
 CHILD = Path(__file__).with_name("llamacpp_child.py")
 START_S = 300.0  # a child that does not listen by then never will
@@ -112,16 +111,15 @@ class LlamaCppModel(HttpModel):
         return plain
 
     def generate(self, messages: Sequence[Message], **options: Any) -> list[Completion]:
-        """Continue the open assistant turn; see ``Model.generate``.
+        """Continue the open assistant turn; see ``Model.generate`` for the options.
 
         ``logprob`` sums the log-probabilities of the tokens at temperature 1, before a grammar. Raises ModelError,
         also where llama.cpp ended meanwhile.
         """
-        sampling = options.get("sampling")
-        if sampling is not None and not (sampling.temperature > 0 and 0 < sampling.top_p <= 1):
-            raise UsageError(f"{sampling}: expected both above 0, and top_p at most 1; sampling=None decodes greedily")
+        request = Request(messages, **options)
+        request.check_sampling()
         with self._child.alive():
-            return super().generate(messages, **options)
+            return self._generate(request)
 
     def describe(self) -> dict[str, Any]:
         """The model as a manifest records it."""
@@ -155,25 +153,23 @@ class LlamaCppModel(HttpModel):
         assert self._chat is not None
         return "completions", {"model": self.name, "prompt": self._chat.prompt_ids(messages, prefill, tools)}
 
-    def _ask(self, *asked: Any) -> list[Completion]:
+    def _ask(self, request: Request, extra: dict[str, Any], whole: int) -> list[Completion]:
         """As ``HttpModel._ask``: each completion is a row of its own, with a slot and a seed."""
-        *prompt, extra, most, sampling, seed, n, cancel, tools, _ = asked
-        ids = self._prompt(prompt[0], prompt[1], tools)[1]["prompt"]
-        ask: Callable[..., list[Completion]] = super()._ask
+        ids = self._prompt(request.messages, request.prefill, request.tools)[1]["prompt"]
+        ask = super()._ask
 
         def row(index: int) -> Completion:
-            own = seed_of(seed, index)
-            with self._slots.row(ids, most, cancel, self._weights) as (slot, read):
-                fields = extra | {"id_slot": slot, **self._weights}
-                (made,) = ask(*prompt, fields, most, sampling, own, 1, cancel, tools, 1)
+            one = replace(request, n=1, seed=seed_of(request.seed, index))
+            with self._slots.row(ids, one.max_new_tokens, one.cancel, self._weights) as (slot, read):
+                (made,) = ask(one, extra | {"id_slot": slot, **self._weights}, 1)
             computed = (read.prompt or 0) - read.reused
             usage = Usage(prefill_tokens=computed, compute_seconds=read.compute_seconds)
             return replace(made, usage=made.usage + usage)
 
-        if n == 1:
+        if request.n == 1:
             return [row(0)]
-        with ThreadPoolExecutor(n, thread_name_prefix="llamacpp-row") as threads:
-            return list(threads.map(row, range(n)))
+        with ThreadPoolExecutor(request.n, thread_name_prefix="llamacpp-row") as threads:
+            return list(threads.map(row, range(request.n)))
 
     def _ask_child(self, path: str, body: dict[str, Any] | None, cancel: threading.Event | None = None) -> Any:
         method = "GET" if body is None else "POST"

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import os
 import re
-import weakref
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -16,17 +15,22 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from nl2sql.errors import ModelError, Nl2SqlError, UsageError, one_line
-from nl2sql.machine import missing_part, threads
+from nl2sql.machine import all_bytes, missing_part, threads
 from nl2sql.models.adapters import find_adapter, merge_adapter
 from nl2sql.models.embedded import embedded_model, into_cache, pulled
-from nl2sql.models.gguf_file import convert_gguf, quiet_transformers, refuse_missing
-from nl2sql.models.hashes import folder_files, weights_hash, weights_revision
-from nl2sql.models.memory import MAP, check_room, offload_folder, places, spread_options
 from nl2sql.models.spec import Source
+from nl2sql.models.weight_files import (
+    convert_gguf,
+    folder_files,
+    quiet_transformers,
+    refuse_missing,
+    weights_hash,
+    weights_revision,
+)
 
 logger = logging.getLogger(__name__)
 
-DEVICES = ("auto", "cpu", "cuda", "mps", MAP)
+DEVICES = ("auto", "cpu", "cuda", "mps")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 BFLOAT16 = {"avx512_bf16", "amx_bf16", "bf16"}  # instructions, as torch names them; the last one is ARM's
 
@@ -54,23 +58,21 @@ def load_parts(source: Source, *, device: str = "auto", dtype: str | None = None
     from transformers import AutoTokenizer
 
     device = _pick_device(device)
-    computes = device.partition(":")[0].replace(MAP, "cuda" if torch.cuda.is_available() else "cpu")
-    dtype, slow = pick_dtype(dtype, computes, instructions())
+    dtype, slow = pick_dtype(dtype, device.partition(":")[0], instructions())
     if slow:
         _warn_once(slow)
     where, kind = _locate(source), source.kind
-    if device.startswith(("cpu", MAP)):
+    if device == "cpu":
         set_threads()
-    if not device.startswith(MAP):
-        check_room(Path(where), source.value, dtype, device)
     with _reading(source, where), quiet_transformers():
+        _check_room(where, source.value, dtype, device)
         tokenizer = AutoTokenizer.from_pretrained(where, trust_remote_code=False)
         try:
-            model = _load_weights(where, getattr(torch, dtype), device).eval()
+            model = _load_weights(where, getattr(torch, dtype)).to(device).eval()
         except torch.OutOfMemoryError as error:
             raise ModelError(
                 f"model {source.value!r} does not fit into what {device} has free "
-                f"({one_line(error, 120)}); use --device {MAP}, or a smaller model"
+                f"({one_line(error, 120)}); use a smaller model, or a server's: --model http://HOST/v1#NAME"
             ) from None
     merged = merge_adapter(model, folder) if folder else ""
     revision = str(model.config._commit_hash or "") if kind == "hub" else _revision(source, Path(where))
@@ -85,26 +87,30 @@ def _last_name(path: Path) -> str:
     return path.name if path.name not in ("", "..") else path.resolve().name
 
 
-def _load_weights(where: str, dtype: Any, device: str) -> Any:
-    """The transformers model on its device, or on its devices. Raises ValueError where weights are missing."""
-    if not device.startswith(MAP):
-        return _whole_model(where, dtype).to(device)
-    # we say ourselves what lies where
-    logging.getLogger("accelerate.big_modeling").setLevel(logging.ERROR)
-    folder = offload_folder()
-    model = _whole_model(where, dtype, **spread_options(device, folder))
-    weakref.finalize(model, folder.cleanup)
-    if spread := places(model):
-        parts = [f"{size / 1e9:.2f} GB on {place}" for place, size in sorted(spread.items())]
-        logger.warning("the weights are spread: %s", ", ".join(parts))
-    return model
+def _check_room(where: str, name: str, dtype: str, device: str) -> None:
+    """Raises ModelError where the weights exceed all memory of ``device``; counted by the configuration, unread."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.from_pretrained(where, trust_remote_code=False)
+    with torch.device("meta"):
+        shape = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+    needed, has = shape.num_parameters() * getattr(torch, dtype).itemsize, all_bytes()
+    if device.startswith("cuda"):
+        has = int(torch.cuda.get_device_properties(torch.device(device)).total_memory)
+    if has is not None and needed > has:
+        smaller = "--dtype bfloat16, " if dtype == "float32" else ""
+        raise ModelError(
+            f"model {name!r} takes {needed / 1e9:.1f} GB in {dtype}, {device} has {has / 1e9:.1f} GB; use {smaller}"
+            "a smaller model, or a server's: --model http://HOST/v1#NAME"
+        )
 
 
-def _whole_model(where: str, dtype: Any, **options: Any) -> Any:
+def _load_weights(where: str, dtype: Any) -> Any:
     """The model as transformers loads it. Raises ValueError where the files lack a parameter: it would be random."""
     from transformers import AutoModelForCausalLM
 
-    options |= {"dtype": dtype, "output_loading_info": True, "trust_remote_code": False}  # nor is it asked for
+    options: dict[str, Any] = {"dtype": dtype, "output_loading_info": True, "trust_remote_code": False}
     try:
         model, found = AutoModelForCausalLM.from_pretrained(where, attn_implementation="sdpa", **options)
     except ValueError as error:
@@ -134,19 +140,18 @@ def set_threads() -> int:
 
 
 def _pick_device(device: str) -> str:
-    """A device as torch names it, or ``map[:SIZE]``."""
+    """A device as torch names it."""
     import torch
 
-    kind, _, detail = device.partition(":")
-    numbered = kind == "cuda" and detail.isdigit()
-    if kind not in DEVICES or (detail and kind != MAP and not numbered):
+    kind, _, number = device.partition(":")
+    if kind not in DEVICES or (":" in device and not (kind == "cuda" and number.isdigit())):
         raise UsageError(f"unknown device {device!r}; choose one of {', '.join(DEVICES)}")
-    has = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), MAP: True}
+    has = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if device == "auto":
         return next(name for name in ("cuda", "mps", "cpu") if has[name])
     if not has[kind]:
         raise UsageError(f"device {device!r} is not available to this torch ({torch.__version__}); use --device cpu")
-    if numbered and int(detail) >= (count := torch.cuda.device_count()):
+    if number and int(number) >= (count := torch.cuda.device_count()):
         raise UsageError(f"device {device!r}: this torch sees {count} GPUs; give cuda:0 to cuda:{count - 1}")
     return device
 

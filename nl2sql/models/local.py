@@ -9,21 +9,18 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
-import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from nl2sql.errors import ModelError, UsageError
-from nl2sql.interfaces import Completion, Grammar, Message, Sampling, ToolDefinition, Usage
-from nl2sql.models.calls import check_call
+from nl2sql.interfaces import Completion, Message, ToolDefinition, Usage
+from nl2sql.models.chat import Request
 from nl2sql.models.load import load_parts
-from nl2sql.models.memory import computing_devices, places
 from nl2sql.models.spec import Source
 
 if TYPE_CHECKING:
-    from nl2sql.models.batching import BatchWorker, Router
+    from nl2sql.models.batching import Router
     from nl2sql.models.memory import EngineMemory
     from nl2sql.models.rows import Row
 
@@ -58,15 +55,13 @@ class LocalModel:
         self.revision = revision
         self.batch_size = batch_size
         self.context_window = int(getattr(model.config.get_text_config(), "max_position_embeddings", 2048))
-        self._device = "+".join(computing_devices(model))
+        self._device = str(model.device)
         self._dtype = str(model.dtype).removeprefix("torch.")
-        self._places = places(model)
-        if not self._places:
-            pack(model)
+        pack(model)
         self._chat = Chat(tokenizer, model.generation_config.eos_token_id)
         self._constrainer = Constrainer(tokenizer, model.config.get_text_config().vocab_size, self._chat.stop_ids)
         measured = max_cache_bytes is None and self._device == "cpu"
-        self.memory = EngineMemory(max_cache_bytes or memory_limit(model), measured=measured)
+        self.memory = EngineMemory(max_cache_bytes or memory_limit(self._device), measured=measured)
         self._engine, self._worker = open_engine(model, self._chat.decode, batch_size, self.memory)
         # A daemon thread inside torch at interpreter exit can crash; stop it first, without keeping the model alive.
         self._at_exit = weakref.finalize(self, self._worker.close)
@@ -88,49 +83,30 @@ class LocalModel:
         loaded = load_parts(source, device=device, dtype=dtype, adapter=adapter)
         return cls(*loaded.parts, name=loaded.name, revision=loaded.revision, batch_size=batch_size)
 
-    def generate(
-        self,
-        messages: Sequence[Message],
-        *,
-        prefill: str = "",
-        stop: Sequence[str] = (),
-        max_new_tokens: int,
-        grammar: Grammar | None = None,
-        sampling: Sampling | None = None,
-        n: int = 1,
-        seed: int | None = None,
-        cancel: threading.Event | None = None,
-        tools: Sequence[ToolDefinition] = (),
-    ) -> list[Completion]:
-        """Continue the open assistant turn; see ``Model.generate``.
+    def generate(self, messages: Sequence[Message], **options: Any) -> list[Completion]:
+        """Continue the open assistant turn; see ``Model.generate`` for the options.
 
         ``completion_tokens`` counts every token decoded, the end-of-turn token or the stop string's included;
         ``logprob`` sums their log-probabilities at temperature 1. The wall time of a call is shared equally by its
         ``n`` completions. Raises ModelError for a prompt that does not fit, a failing model, a malformed grammar, or
         tools that the chat template does not take.
         """
-        started = time.perf_counter()
-        check_call(n, max_new_tokens, stop)
-        if sampling is not None and not (sampling.temperature > 0 and 0 < sampling.top_p <= 1):
-            raise UsageError(f"{sampling}: expected both above 0, and top_p at most 1; sampling=None decodes greedily")
-        if tools and grammar is not None:
+        started, request = time.perf_counter(), Request(messages, **options)
+        request.check_sampling()
+        grammar, n = request.grammar, request.n
+        if request.tools and grammar is not None:
             self._chat.check_tools(grammar=True)
-        prompt = self._chat.prompt_ids(messages, prefill, tools)
-        if len(prompt) + max_new_tokens > self.context_window:
-            raise ModelError(
-                f"prompt of {len(prompt)} tokens + max_new_tokens {max_new_tokens} exceeds the context window of "
-                f"{self.context_window} tokens of {self.name}; shorten the question or the schema text "
-                "(-c schema_text.max_tokens=...)"
-            )
-        base = secrets.randbits(63) if seed is None else seed
+        prompt = self._chat.prompt_ids(messages, request.prefill, request.tools)
+        request.check_room(len(prompt), self.context_window, self.name)
+        base = secrets.randbits(63) if request.seed is None else request.seed
         rows = [
             self._row(
                 prompt,
-                max_new_tokens=max_new_tokens,
-                stop=tuple(s for s in stop if s),
-                sampling=sampling,
+                max_new_tokens=request.max_new_tokens,
+                stop=tuple(request.stop),
+                sampling=request.sampling,
                 seed=_row_seed(base, index),
-                cancel=cancel,
+                cancel=request.cancel,
                 grammar=self._constrainer.start(grammar) if grammar is not None else None,
                 alone=n == 1,
             )
@@ -209,7 +185,6 @@ class LocalModel:
             "name": self.name,
             "revision": self.revision,
             "device": self._device,
-            **({"places": self._places} if self._places else {}),
             "dtype": self._dtype,
             "batch_size": self.batch_size,
             "context_window": self.context_window,
@@ -243,41 +218,31 @@ def _row_seed(seed: int, index: int) -> int:
 
 def open_engine(
     model: Any, decode: Callable[[Sequence[int]], str], batch_size: int, memory: EngineMemory
-) -> tuple[str, BatchWorker | Router]:
-    """The decoder, and its name for the manifest: slots, or sequential where they do not fit the model."""
+) -> tuple[str, Router]:
+    """The engine, and its name for the manifest: slots, or sequential where they do not fit the model."""
     import torch
 
     from nl2sql.models.batching import BatchWorker, Router
     from nl2sql.models.slots import SlotDecoder, make_decoder
 
-    decoder = make_decoder(model)
-    # accelerate puts a spread model's weights in place for one forward at a time
-    alone = bool(places(model)) or model.device.type != "cpu"
-    workers = 1 if alone or batch_size < FOR_TWO else min(2, torch.get_num_threads())
-    if workers == 1 or not isinstance(decoder, SlotDecoder):
-        worker = BatchWorker(
-            decoder, decode, batch_size=batch_size, max_cache_bytes=memory.limit, room=memory.for_cache
-        )
-        memory.count(_written_bytes(worker))
-        return "slots" if isinstance(decoder, SlotDecoder) else "sequential", worker
-    decoders = [decoder, *(SlotDecoder(model, decoder.token_bytes) for _ in range(workers - 1))]
-    each = {
-        "max_cache_bytes": memory.limit // workers,
-        "room": lambda: memory.for_cache() // workers,
-        "threads": torch.get_num_threads() // workers,
-    }
-    sizes = [(batch_size + n) // workers for n in range(workers)]
-    router = Router([BatchWorker(d, decode, batch_size=n, **each) for d, n in zip(decoders, sizes, strict=True)])
-    memory.count(_written_bytes(router))
-    return "slots", router
-
-
-def _written_bytes(worker: BatchWorker | Router) -> Callable[[], int]:
-    """Weak: the worker asks the memory for room, and in a circle the weights would outlive the model."""
-    seen = weakref.ref(worker)
-
-    def written() -> int:
-        found = seen()
-        return found.written_bytes if found is not None else 0
-
-    return written
+    first = make_decoder(model)
+    slots = isinstance(first, SlotDecoder)
+    alone = not slots or batch_size < FOR_TWO or model.device.type != "cpu"
+    workers = 1 if alone else min(2, torch.get_num_threads())
+    decoders = [first, *(SlotDecoder(model, first.token_bytes) for _ in range(workers - 1))]
+    router = Router(
+        [
+            BatchWorker(
+                decoder,
+                decode,
+                batch_size=(batch_size + n) // workers,
+                max_cache_bytes=memory.limit // workers,
+                room=lambda: memory.for_cache() // workers,
+                threads=torch.get_num_threads() // workers if workers > 1 else None,
+            )
+            for n, decoder in enumerate(decoders)
+        ]
+    )
+    seen = weakref.ref(router)  # the workers ask the memory: in a circle the weights would outlive the model
+    memory.count(lambda: found.written_bytes if (found := seen()) is not None else 0)
+    return "slots" if slots else "sequential", router

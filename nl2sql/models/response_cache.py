@@ -29,9 +29,9 @@ from typing import Any
 
 from nl2sql.databases.sqlite.disk import write_ahead
 from nl2sql.errors import Cancelled
-from nl2sql.interfaces import Completion, Grammar, Message, Model, Sampling, ToolDefinition, Usage, without_adapter
+from nl2sql.interfaces import Completion, Message, Model, ToolDefinition, Usage, without_adapter
 from nl2sql.machine import cache_dir, masked
-from nl2sql.models.calls import check_call
+from nl2sql.models.chat import Request
 
 logger = logging.getLogger(__name__)
 
@@ -77,40 +77,19 @@ class CachedModel:
         self.name = model.name
         self.context_window = model.context_window
 
-    def generate(
-        self,
-        messages: Sequence[Message],
-        *,
-        prefill: str = "",
-        stop: Sequence[str] = (),
-        max_new_tokens: int,
-        grammar: Grammar | None = None,
-        sampling: Sampling | None = None,
-        n: int = 1,
-        seed: int | None = None,
-        cancel: threading.Event | None = None,
-        tools: Sequence[ToolDefinition] = (),
-    ) -> list[Completion]:
-        """As the model itself, or what it said to the same call before."""
-        check_call(n, max_new_tokens, stop)
-        options: dict[str, Any] = {"stop": tuple(stop), "max_new_tokens": max_new_tokens, "grammar": grammar}
-        options |= {"sampling": sampling, "n": n, "seed": seed}
-        if tools:
-            options["tools"] = tools
-
-        def ask() -> list[Completion]:
-            return self._model.generate(messages, prefill=prefill, cancel=cancel, **options)
-
-        if sampling is not None and seed is None:
-            return ask()
+    def generate(self, messages: Sequence[Message], **options: Any) -> list[Completion]:
+        """As the model itself, or what it said to the same call before; see ``Model.generate`` for the options."""
+        request = Request(messages, **options)
+        if request.sampling is not None and request.seed is None:
+            return self._model.generate(messages, **options)
         started = time.perf_counter()
-        key = self._key(messages, prefill, options)
-        with self._alone(key, cancel):
+        key = self._key(request)
+        with self._alone(key, request.cancel):
             entries = self._cache.get(key)
-            if entries is not None and len(entries) == n:
-                seconds = (time.perf_counter() - started) / n
+            if entries is not None and len(entries) == request.n:
+                seconds = (time.perf_counter() - started) / request.n
                 return [_from_entry(entry, seconds) for entry in entries]
-            answers = ask()
+            answers = self._model.generate(messages, **options)
             if all(answer.finish_reason != "cancelled" for answer in answers):
                 self._cache.put(key, [_to_entry(answer) for answer in answers])
             return answers
@@ -142,20 +121,20 @@ class CachedModel:
             raise AttributeError(name)
         return getattr(self._model, name)
 
-    def _key(self, messages: Sequence[Message], prefill: str, options: dict[str, Any]) -> bytes:
-        ids, tools = getattr(self._model, "prompt_ids", None), options.get("tools", ())
-        if ids:
+    def _key(self, request: Request) -> bytes:
+        messages, prefill, tools = request.messages, request.prefill, request.tools
+        if ids := getattr(self._model, "prompt_ids", None):
             prompt = ids(messages, prefill, **({"tools": tools} if tools else {}))
         else:
             prompt = [[[m["role"], m["content"], m.get("tool_calls", [])] for m in messages], prefill, list(tools)]
-        grammar, sampling = options["grammar"], options["sampling"]
+        grammar, sampling = request.grammar, request.sampling
         parts = {
             "model": self._identity,
             "prompt": list(prompt),
-            "stop": options["stop"],
-            "max_new_tokens": options["max_new_tokens"],
-            "n": options["n"],
-            "sampling": None if sampling is None else [sampling.temperature, sampling.top_p, options["seed"]],
+            "stop": request.stop,
+            "max_new_tokens": request.max_new_tokens,
+            "n": request.n,
+            "sampling": None if sampling is None else [sampling.temperature, sampling.top_p, request.seed],
             "grammar": None if grammar is None else [grammar.kind, grammar.text],
         }
         return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).digest()

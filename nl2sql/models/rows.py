@@ -12,9 +12,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -57,7 +57,7 @@ class Constrainer:
         self._n_vocab = n_vocab
         self._stop_ids = sorted({i for i in stop_ids if 0 <= i < n_vocab})
         self._vocabulary: Any = None
-        self._compiled: OrderedDict[Grammar, LLMatcher] = OrderedDict()
+        self._compiled = lru_cache(CACHED)(self._compile)
         self._lock = threading.Lock()
 
     def start(self, grammar: Grammar) -> GrammarState:
@@ -66,13 +66,7 @@ class Constrainer:
         Raises ModelError for a malformed grammar, a tokenizer that llguidance cannot read, or without llguidance.
         """
         with self._lock:
-            compiled = self._compiled.pop(grammar, None)
-            if compiled is None:
-                compiled = self._compile(grammar)
-            self._compiled[grammar] = compiled
-            while len(self._compiled) > CACHED:
-                self._compiled.popitem(last=False)
-            return GrammarState(compiled.deep_copy(), self._n_vocab, self._stop_ids)
+            return GrammarState(self._compiled(grammar).deep_copy(), self._n_vocab, self._stop_ids)
 
     def check(self) -> None:
         """Raises ModelError with the line to type when llguidance is missing."""

@@ -10,6 +10,7 @@ format is in docs/models.md). Token counts are whitespace-separated words. It do
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import threading
@@ -19,9 +20,9 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from nl2sql.errors import Cancelled, ModelError, UsageError, one_line
-from nl2sql.interfaces import Completion, Grammar, Message, Sampling, ToolDefinition, Usage
+from nl2sql.interfaces import Completion, Message, ToolDefinition, Usage
 from nl2sql.machine import from_json, from_yaml
-from nl2sql.models.calls import check_call
+from nl2sql.models.chat import Request
 
 Reply: TypeAlias = str | Mapping[str, Any]  # text, or {text | error, finish_reason?, delay_s?}
 OnExhausted: TypeAlias = Literal["error", "repeat"]
@@ -76,42 +77,26 @@ class ScriptedModel:
 
     def for_episode(self, question_text: str, controller: str) -> ScriptedModel:
         """A view for one episode: the same replies, fresh cursors, question and controller fixed."""
-        view = ScriptedModel.__new__(ScriptedModel)
-        view.name, view.context_window, view.on_exhausted = self.name, self.context_window, self.on_exhausted
-        view._table = self._table
-        view._cursors = {}
-        view._lock = threading.Lock()
-        view._episode = (question_text, controller)
+        view = copy.copy(self)
+        view._cursors, view._lock, view._episode = {}, threading.Lock(), (question_text, controller)
         return view
 
-    def generate(
-        self,
-        messages: Sequence[Message],
-        *,
-        prefill: str = "",
-        stop: Sequence[str] = (),
-        max_new_tokens: int,
-        grammar: Grammar | None = None,
-        sampling: Sampling | None = None,
-        n: int = 1,
-        seed: int | None = None,
-        cancel: threading.Event | None = None,
-        tools: Sequence[ToolDefinition] = (),
-    ) -> list[Completion]:
-        """The next ``n`` replies. ``grammar``, ``sampling``, ``seed`` and ``tools`` are accepted and change nothing.
+    def generate(self, messages: Sequence[Message], **options: Any) -> list[Completion]:
+        """The next ``n`` replies; see ``Model.generate`` for the options.
 
-        Raises ModelError when the replies are used up, for an ``error`` reply, and for a prompt longer than the
-        context window; Cancelled when ``cancel`` is set.
+        ``grammar``, ``sampling``, ``seed`` and ``tools`` are accepted and change nothing. Raises ModelError when the
+        replies are used up, for an ``error`` reply, and for a prompt longer than the context window; Cancelled when
+        ``cancel`` is set.
         """
-        check_call(n, max_new_tokens, stop)
-        prompt_tokens = self.count_tokens(messages, prefill)
-        if prompt_tokens + max_new_tokens > self.context_window:
+        request = Request(messages, **options)
+        prompt_tokens = self.count_tokens(messages, request.prefill)
+        if prompt_tokens + request.max_new_tokens > self.context_window:
             raise ModelError(
-                f"prompt of {prompt_tokens} tokens + max_new_tokens {max_new_tokens} exceeds the context window of "
-                f"{self.context_window}; shorten the prompt or raise the script's context_window"
+                f"prompt of {prompt_tokens} tokens + max_new_tokens {request.max_new_tokens} exceeds the context "
+                f"window of {self.context_window}; shorten the prompt or raise the script's context_window"
             )
-        replies = self._take(messages, prefill, n)
-        return [_complete(reply, prompt_tokens, stop, max_new_tokens, cancel) for reply in replies]
+        replies = self._take(messages, request.prefill, request.n)
+        return [_complete(reply, prompt_tokens, request) for reply in replies]
 
     def count_tokens(self, messages: Sequence[Message], prefill: str = "", tools: Sequence[ToolDefinition] = ()) -> int:
         """Whitespace-separated words of all messages and the prefill; calls and tools are not counted."""
@@ -164,35 +149,22 @@ class ScriptedModel:
         return max(keys, key=len, default=ANY)
 
 
-def _complete(
-    reply: Mapping[str, Any],
-    prompt_tokens: int,
-    stop: Sequence[str],
-    max_new_tokens: int,
-    cancel: threading.Event | None,
-) -> Completion:
+def _complete(reply: Mapping[str, Any], prompt_tokens: int, request: Request) -> Completion:
     started = time.perf_counter()
-    _wait(float(reply.get("delay_s", 0.0)), cancel)
+    if (request.cancel or threading.Event()).wait(float(reply.get("delay_s", 0.0))):
+        raise Cancelled("cancelled while the scripted model answered")
     if "error" in reply:
         raise ModelError(str(reply["error"]))
     text: str = reply["text"]
     finish: Literal["stop", "length", "cancelled"] = reply.get("finish_reason", "stop")
-    cut = min((at for at in (text.find(s) for s in stop if s) if at >= 0), default=-1)
+    cut = min((at for at in map(text.find, request.stop) if at >= 0), default=-1)
     if cut >= 0:
         text, finish = text[:cut], "stop"
-    shortened = _first_words(text, max_new_tokens)
+    shortened = _first_words(text, request.max_new_tokens)
     if shortened is not None:
         text, finish = shortened, "length"
     words = len(text.split())
     return Completion(text, finish, Usage(prompt_tokens, prompt_tokens, words, 1, time.perf_counter() - started))
-
-
-def _wait(seconds: float, cancel: threading.Event | None) -> None:
-    if cancel is not None:
-        if cancel.wait(seconds) if seconds else cancel.is_set():
-            raise Cancelled("cancelled while the scripted model answered")
-    elif seconds:
-        time.sleep(seconds)
 
 
 def _first_words(text: str, limit: int) -> str | None:

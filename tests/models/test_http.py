@@ -15,6 +15,7 @@ from models.tiny import TEMPLATE, tiny_tokenizer
 from nl2sql.agents.resources import takes_grammars
 from nl2sql.errors import ModelError, UsageError
 from nl2sql.interfaces import Grammar, Sampling
+from nl2sql.machine import cache_dir
 from nl2sql.models import load_model
 from nl2sql.models.http.providers import ServerOptions
 from nl2sql.models.response_cache import CachedModel
@@ -269,6 +270,26 @@ def test_a_server_is_asked_three_things_before_the_first_question(dialect: Diale
     with serving(dialect) as server:
         opened(server).close()
         assert len(server.requests) <= 3 + (not dialect.chat) * 4, [request["path"] for request in server.requests]
+
+
+def test_a_server_that_answers_as_before_is_asked_one_thing(server: StandIn, tmp_path: Path) -> None:
+    first = opened(server)
+    again = load_model(server.spec)
+    assert len(server.requests) == 1 and again.describe() == first.describe() | {"batch_size": again.batch_size}
+    kept = "".join(file.read_text(encoding="utf-8") for file in cache_dir("servers").iterdir())
+    assert "org/some-model" not in kept  # neither the name nor the address
+    server.requests.clear()
+    server.when = lambda body: sends({"choices": [{"message": {"content": "other weights"}}]})
+    assert load_model(server.spec).describe()["prefill"] == "user_turn" and len(server.requests) > 1
+
+
+def test_a_finding_that_is_old_or_cannot_be_read_is_forgotten(server: StandIn) -> None:
+    for damage in (lambda text: text.replace('"at":1', '"at":0'), lambda text: text[:-9], lambda text: "{}"):
+        opened(server)
+        (file,) = cache_dir("servers").iterdir()
+        file.write_text(damage(file.read_text(encoding="utf-8")), encoding="utf-8")
+        load_model(server.spec)
+        assert len(server.requests) == 3
 
 
 def test_stop_strings_are_cut_here_and_the_stream_is_hung_up() -> None:

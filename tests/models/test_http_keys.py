@@ -31,7 +31,7 @@ def test_a_request_that_cannot_be_sent_is_tried_once_and_shows_no_header(
     place = Place(server.url, "m", key="sk-first-half\nsk-second-half")  # place_of refuses it
     transport = Transport(place, timeout_s=5, retries=4, concurrency=1)
     with contextlib.closing(transport), pytest.raises(ModelError, match="the request cannot be sent") as caught:
-        transport.send("GET", f"{place.url}/models")
+        transport.send_all([("GET", f"{place.url}/models", None, None)])
     assert "half" not in str(caught.value) + caplog.text and "; again in" not in caplog.text
 
 

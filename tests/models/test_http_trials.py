@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from typing import Any
@@ -73,8 +72,8 @@ def test_candidates_of_a_server_that_decodes_greedily_are_one_answer(started: An
 
 def test_a_server_that_leaves_the_open_turn_out_is_noticed_by_its_answer(started: Any) -> None:
     class Forgetful(Anthropic):
-        def message(self, body: dict[str, Any]) -> Any:
-            return super().message({**body, "messages": [m for m in body["messages"] if m["role"] == "user"]})
+        def opened(self, body: dict[str, Any]) -> str:
+            return ""
 
     assert started("anthropic", Forgetful(key=KEY)).describe()["prefill"] == "user_turn"
     assert started("anthropic", Anthropic(key=KEY)).describe()["prefill"] == "chat"
@@ -87,30 +86,6 @@ def test_a_temperature_that_is_refused_where_zero_is_taken_is_told(started: Any)
         model.generate(ASKED, max_new_tokens=12, sampling=Sampling(1.5), seed=1)
     assert model.generate(ASKED, max_new_tokens=12)[0].text == SQL
     assert app.bodies[-1]["temperature"] == 0 and model.describe()["refused"] == []
-
-
-def test_a_temperature_that_is_lowered_for_anthropic_is_told_once(
-    started: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    class Sampled(Anthropic):
-        def refuse(self, body: dict[str, Any]) -> None:
-            """Takes all."""
-
-        def message(self, body: dict[str, Any]) -> Any:
-            answer = super().message(body)
-            if body.get("temperature"):
-                answer["content"] = [{"type": "text", "text": "another"}]
-            return answer
-
-    app = Sampled(key=KEY)
-    model = started("anthropic", app)
-    with caplog.at_level(logging.WARNING):
-        model.generate(ASKED, max_new_tokens=4, sampling=Sampling(0.9), seed=1)
-        assert "temperature" not in caplog.text
-        for _ in range(2):
-            model.generate(ASKED, max_new_tokens=4, sampling=Sampling(1.5), seed=1)
-    assert app.bodies[-1]["temperature"] == 1
-    assert sum("takes no temperature above 1: 1.5 is sent as 1" in line for line in caplog.messages) == 1
 
 
 # ---------------------------------------------------------------------------------------------- a busy server

@@ -21,10 +21,10 @@ from nl2sql.errors import Cancelled, ModelError, UsageError
 from nl2sql.interfaces import Grammar, Model, Sampling
 from nl2sql.models import load_model
 from nl2sql.models.embedded import embedded_model
-from nl2sql.models.gguf_file import read_header
 from nl2sql.models.llamacpp import LlamaCppModel
 from nl2sql.models.local import LocalModel
 from nl2sql.models.spec import Source, resolve_spec, runs_on_llamacpp
+from nl2sql.models.weight_files import read_header
 
 ASKED = [{"role": "system", "content": "You write SQL."}, {"role": "user", "content": "How many rows?"}]
 TOOLS = [{"type": "function", "function": {"name": "look", "description": "zq", "parameters": {"type": "object"}}}]

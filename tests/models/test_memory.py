@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import mmap
 import multiprocessing
 import weakref
 from collections.abc import Callable
@@ -17,10 +16,10 @@ from models.tiny import tiny_model, tiny_tokenizer
 from nl2sql.errors import UsageError
 from nl2sql.interfaces import Sampling
 from nl2sql.models import memory
-from nl2sql.models.batching import BatchWorker, Router
+from nl2sql.models.batching import BatchWorker
 from nl2sql.models.doctor import _memory
 from nl2sql.models.local import LocalModel
-from nl2sql.models.memory import EngineMemory, Slab, memory_limit, resident_bytes
+from nl2sql.models.memory import EngineMemory, empty_pages, memory_limit, resident_bytes
 from nl2sql.models.rows import Row
 from nl2sql.models.slots import make_decoder
 
@@ -42,9 +41,7 @@ def in_a_process_of_its_own(check: Callable[[], None]) -> None:
 
 
 def slots_of(model: LocalModel) -> int:
-    worker = model._worker
-    workers = worker.workers if isinstance(worker, Router) else [worker]
-    return sum(len(each._slots()) for each in workers if isinstance(each, BatchWorker))
+    return sum(len(each._slots()) for each in model._worker.workers)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -52,7 +49,7 @@ def test_the_weights_of_a_closed_model_are_given_back_at_once(threads: int) -> N
     torch.set_num_threads(threads)
     made = tiny_model()
     model = LocalModel(made, tiny_tokenizer(), name="x", revision="t", batch_size=16)
-    assert isinstance(model._worker, Router) == (threads == 2)
+    assert len(model._worker.workers) == threads
     weights = weakref.ref(made)
     del made
     model.generate(chat("one prompt"), max_new_tokens=2)
@@ -84,7 +81,7 @@ def test_few_rows_have_one_worker_with_all_threads(
 ) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     model = local(batch_size=batch_size)
-    assert len(getattr(model._worker, "workers", [model._worker])) == workers
+    assert len(model._worker.workers) == workers
     model.close()
 
 
@@ -96,26 +93,23 @@ def test_a_conversation_of_its_own_keeps_its_slot() -> None:
     model.close()
 
 
-def check_a_slab() -> None:
+def check_empty_pages() -> None:
     before = resident_bytes()
     assert before is not None
     like = torch.zeros(1, 4, 1, 64)
-    slab = Slab(2 * 4 * 64 * 4 * 8, 16384)  # eight layers, 256 MB
-    tensors = [slab.zeros(like) for _ in range(16)]
+    tensors = [empty_pages(like, 16384) for _ in range(16)]  # eight layers, 256 MB
     assert all(tensor.shape == (1, 4, 16384, 64) and not tensor[0, 0, -1].any() for tensor in tensors)
     assert abs((resident_bytes() or 0) - before) < 40 * MB
     tensors[0].fill_(1.0)
     tensors[-1].fill_(2.0)
     assert float(tensors[0].max()) == 1.0 and float(tensors[1].max()) == 0.0
     assert 20 * MB < (resident_bytes() or 0) - before < 80 * MB
-    extra = slab.zeros(like)  # more than it has: elsewhere
-    assert extra.shape == tensors[0].shape and isinstance(slab._memory, mmap.mmap)
-    del tensors, slab, extra
+    del tensors
     assert (resident_bytes() or 0) - before < 20 * MB
 
 
-def test_a_slabs_memory_is_the_systems_until_written_and_again_when_it_is_let_go() -> None:
-    in_a_process_of_its_own(check_a_slab)
+def test_a_slots_memory_is_the_systems_until_written_and_again_when_it_is_let_go() -> None:
+    in_a_process_of_its_own(check_empty_pages)
 
 
 def check_the_limit() -> None:
@@ -151,16 +145,15 @@ def test_free_memory_is_given_back_before_slots_have_to_go(monkeypatch: pytest.M
 
 
 def test_the_limit_is_a_quarter_of_what_is_free_and_at_most_four_gb(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = tiny_model()
     for free, limit in ((8 * 10**9, 2 * 10**9), (100 * 10**9, 4 * 10**9), (None, 10**9)):
         monkeypatch.setattr(memory, "free_bytes", lambda free=free: free)
-        assert memory_limit(model) == limit
+        assert memory_limit() == limit
     monkeypatch.setenv("NL2SQL_MEMORY_GB", "1.5")
-    assert memory_limit(model) == 1_500_000_000
+    assert memory_limit() == 1_500_000_000
     for wrong in ("four", "0", "-1", "nan", "inf"):
         monkeypatch.setenv("NL2SQL_MEMORY_GB", wrong)
         with pytest.raises(UsageError, match=r"NL2SQL_MEMORY_GB=.* is not a size in GB; example: NL2SQL_MEMORY_GB=4"):
-            memory_limit(model)
+            memory_limit()
 
 
 @pytest.mark.timeout(60)

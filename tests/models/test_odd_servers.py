@@ -12,7 +12,6 @@ from nl2sql.config import Config
 from nl2sql.databases.engines import open_database
 from nl2sql.errors import ModelError
 from nl2sql.models import load_model
-from nl2sql.models.http.server import least_limit
 from nl2sql.models.http.wire import said_in
 
 OPTIONS = ("context_window=8192", "retries=0")
@@ -54,21 +53,9 @@ class StreamsOnlyWithoutOptions(NoStreamOptions, StreamsOnly):
         NoStreamOptions.refuse(self, body)
 
 
-class Least(App):
-    said = "'max_tokens' is below the minimum value: expected >= 16, got {}"
-
-    def refuse(self, body: dict[str, Any]) -> None:
-        if body["max_tokens"] < 16:
-            raise Refused(self.said.format(body["max_tokens"]), "max_tokens")
-
-
-class LeastUnnamed(Least):
-    said = "max_tokens is too small"
-
-
 @pytest.mark.parametrize(
     "app",
-    [Parts(), StreamsOnly(), StreamsUnasked(), NoStreamOptions(), StreamsOnlyWithoutOptions(), Least(), LeastUnnamed()],
+    [Parts(), StreamsOnly(), StreamsUnasked(), NoStreamOptions(), StreamsOnlyWithoutOptions()],
     ids=lambda app: type(app).__name__,
 )
 def test_its_answer_is_read(app: App) -> None:
@@ -100,12 +87,6 @@ def test_a_refusal_is_told_as_one(content: Any) -> None:
 
     with provider_at(Refuses()) as address, pytest.raises(ModelError, match="refuses to answer: I will not"):
         load_model(f"{address}/v1#some-model", server=OPTIONS)
-
-
-def test_a_limit_that_is_too_high_is_no_least_one() -> None:
-    said = "max_tokens is too large: 300. This model's maximum context length is 4096 tokens, at least 10 fewer"
-    assert least_limit(said, {"max_tokens": 300}) == 0
-    assert least_limit("Input should be greater than or equal to 20: max_tokens", {"max_tokens": 1}) == 20
 
 
 def test_parts_of_other_kinds_are_left_out() -> None:

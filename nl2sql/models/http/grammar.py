@@ -15,8 +15,8 @@ import json
 import logging
 import re
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any, Protocol, TypeAlias
 
 from nl2sql.errors import ModelError, one_line
@@ -89,21 +89,20 @@ def find_form(kind: str, ask: Callable[[dict[str, Any]], str]) -> str:
     return ""
 
 
-def fields_for(grammar: Grammar, form: str) -> dict[str, Any]:
-    """The request fields that ask for ``grammar``. Raises ModelError for a schema that is not JSON."""
+def fields_for(grammar: Grammar, form: str, base: str) -> dict[str, Any]:
+    """The request fields that ask the server at ``base`` for ``grammar``.
+
+    Raises ModelError where it has no form for it (""), and for a schema that is not JSON.
+    """
+    if not form:
+        raise ModelError(
+            f"{base} does not obey a {grammar.kind} grammar (tried {', '.join(FORMS[grammar.kind])}); leave "
+            "--constrain at none, or use a server with structured output by llguidance (docs/models.md)"
+        )
     try:
         return FORMS[grammar.kind][form](grammar.text)
     except ValueError as error:
         raise ModelError(f"the JSON schema is not JSON: {error}") from None
-
-
-def refusal(base: str, kind: str) -> ModelError:
-    """The error for a server that has no structured output of this kind."""
-    tried = ", ".join(FORMS[kind])
-    return ModelError(
-        f"{base} does not obey a {kind} grammar (tried {tried}); leave --constrain at none, or use a server with "
-        "structured output by llguidance (docs/models.md)"
-    )
 
 
 class GrammarCheck:
@@ -113,27 +112,30 @@ class GrammarCheck:
     """
 
     def __init__(self, ours: bool = False) -> None:
-        self._kept: OrderedDict[Grammar, Any] = OrderedDict()
         self._lock = threading.Lock()
+        self._compiled = lru_cache(_COMPILED)(self._compile)
+        self._bytes: Any = None
         try:
             import llguidance
+
+            self._bytes = llguidance.LLTokenizer("byte")
         except ImportError:
             said = "llguidance is not installed: answers are not checked against the grammar asked for"
             logger.log(logging.DEBUG if ours else logging.WARNING, said)
-            self._bytes = None
-        else:
-            self._bytes = llguidance.LLTokenizer("byte")
 
-    def prepare(self, grammar: Grammar) -> None:
-        """Compile ``grammar``. Raises ModelError with one line for a malformed one."""
+    def prepare(self, grammar: Grammar) -> Any:
+        """A matcher at the grammar's beginning; None where nothing can check it here.
+
+        Raises ModelError with one line for a malformed one.
+        """
         if self._bytes is None:
-            return
+            return None
+        with self._lock:
+            return self._compiled(grammar).deep_copy()
+
+    def _compile(self, grammar: Grammar) -> Any:
         from llguidance import LLMatcher
 
-        with self._lock:
-            if grammar in self._kept:
-                self._kept.move_to_end(grammar)
-                return
         make = LLMatcher.grammar_from_lark if grammar.kind == "lark" else LLMatcher.grammar_from_json_schema
         try:
             matcher = LLMatcher(self._bytes, make(grammar.text))
@@ -142,20 +144,12 @@ class GrammarCheck:
             error = str(malformed)
         if error:
             raise ModelError(f"malformed {grammar.kind} grammar: {one_line(error, 300)}")
-        with self._lock:
-            self._kept[grammar] = matcher
-            while len(self._kept) > _COMPILED:
-                self._kept.popitem(last=False)
+        return matcher
 
     def check(self, grammar: Grammar, text: str) -> None:
         """Raises ModelError when ``text`` is no beginning of what ``grammar`` allows."""
-        if self._bytes is None:
-            return
-        self.prepare(grammar)
-        with self._lock:
-            matcher = self._kept[grammar].deep_copy()
-        raw = text.encode("utf-8", "replace")
-        taken = matcher.try_consume_tokens(list(raw))
+        matcher, raw = self.prepare(grammar), text.encode("utf-8", "replace")
+        taken = matcher.try_consume_tokens(list(raw)) if matcher is not None else len(raw)
         if taken < len(raw):
             at = len(raw[:taken].decode("utf-8", "ignore"))
             raise ModelError(

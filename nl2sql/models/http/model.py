@@ -14,25 +14,34 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from nl2sql.errors import ModelError, UsageError, one_line
-from nl2sql.interfaces import Completion, Grammar, Message, Sampling, ToolDefinition, Usage
-from nl2sql.models.calls import check_call
-from nl2sql.models.chat import Chat
-from nl2sql.models.http.grammar import GrammarCheck, Trials, fields_for, refusal
+from nl2sql.interfaces import Completion, Grammar, Message, ToolDefinition, Usage
+from nl2sql.models.chat import Chat, Request
+from nl2sql.models.http.grammar import GrammarCheck, Trials, fields_for
 from nl2sql.models.http.probe import Abilities, probe
-from nl2sql.models.http.prompts import CONTINUE, CountedPrompts, for_chat, quoting, rendered, without_echo
 from nl2sql.models.http.providers import OWN, Place, ServerOptions, load_tokenizer, place_of, window_of
-from nl2sql.models.http.server import Server, count_remotely, served_models
-from nl2sql.models.http.transport import Reply, RequestRefused, Transport
+from nl2sql.models.http.server import (
+    CONTINUE,
+    STREAMED,
+    CountedPrompts,
+    Server,
+    count_remotely,
+    for_chat,
+    quoting,
+    rendered,
+    served_models,
+    without_echo,
+)
+from nl2sql.models.http.transport import Asked, Reply, RequestRefused, Transport
 from nl2sql.models.http.wire import Answer, Counts, Stream, read_answers, read_counts
 
 logger = logging.getLogger(__name__)
 
 MAX_SAID = 600  # characters of an error about an answer
 _STORY = ({"role": "user", "content": "Tell me a story."},)
+_NOTHING = "(nothing)"  # in place of an empty turn, which Anthropic refuses
 
 
 class HttpModel:
@@ -76,54 +85,35 @@ class HttpModel:
 
     # ------------------------------------------------------------------------------------------ the protocol
 
-    def generate(
-        self,
-        messages: Sequence[Message],
-        *,
-        prefill: str = "",
-        stop: Sequence[str] = (),
-        max_new_tokens: int,
-        grammar: Grammar | None = None,
-        sampling: Sampling | None = None,
-        n: int = 1,
-        seed: int | None = None,
-        cancel: threading.Event | None = None,
-        tools: Sequence[ToolDefinition] = (),
-    ) -> list[Completion]:
-        """Continue the open assistant turn; see ``Model.generate``.
+    def generate(self, messages: Sequence[Message], **options: Any) -> list[Completion]:
+        """Continue the open assistant turn; see ``Model.generate`` for the options.
 
         Token counts are the server's where it gives any. Where ``n`` answers come from one request, its tokens and
         seconds are split evenly. Raises ModelError, also for a grammar on a server without structured output, for
         tools that it does not show its model. A server that decodes greedily whatever it is asked is asked once: its
         answer stands for all samples, which is said once (logger).
         """
-        started = time.perf_counter()
-        check_call(n, max_new_tokens, stop)
-        stop = tuple(s for s in stop if s)
-        if tools:
+        return self._generate(Request(messages, **options))
+
+    def _generate(self, request: Request) -> list[Completion]:
+        started, n, grammar, sampling = time.perf_counter(), request.n, request.grammar, request.sampling
+        if request.tools:
             self.check(grammar=grammar is not None, tools=True)
         extra = self._constraint(grammar) if grammar is not None else {}
         if sampling is not None and not self._samples():
-            (only,) = self.generate(
-                messages, prefill=prefill, stop=stop, max_new_tokens=max_new_tokens, grammar=grammar, cancel=cancel,
-                tools=tools,
-            )  # fmt: skip
+            (only,) = self._generate(replace(request, sampling=None, n=1, seed=None))
             return [only, *[replace(only, usage=Usage())] * (n - 1)]
-        known = self._known_count(messages, prefill, tools)
-        if known is not None and known + max_new_tokens > self.context_window:
-            raise ModelError(
-                f"prompt of {known} tokens + max_new_tokens {max_new_tokens} exceeds the context window of "
-                f"{self.context_window} tokens of {self.name}; shorten the question or the schema text "
-                "(-c schema_text.max_tokens=...), or correct it with --server context_window=..."
-            )
+        known = self._known_count(request.messages, request.prefill, request.tools)
+        if known is not None:
+            more = ", or correct it with --server context_window=..."
+            request.check_room(known, self.context_window, self.name, more)
         whole = n if self._many and sampling is not None and self.abilities.stops else 1  # answers of one request
-        ask = partial(self._ask, messages, prefill, stop, extra, max_new_tokens, sampling, seed, n, cancel, tools)
         try:
-            completions = ask(whole)
+            completions = self._ask(request, extra, whole)
         except RequestRefused as refused:
             if whole == 1 or refused.status not in (400, 422):
                 raise
-            completions = ask(1)
+            completions = self._ask(request, extra, 1)
             self._many = False  # some servers take a few at once, but not so many
         if grammar is not None:
             self._hold(completions, grammar)
@@ -144,7 +134,7 @@ class HttpModel:
         if bound <= self.context_window // 2:
             return bound
         path, prompt = self._prompt(messages, prefill, tools)
-        body = prompt | self._settings(1, (), None, None, 1)
+        body = prompt | self._settings(Request(messages, max_new_tokens=1))
         try:
             count = read_counts(self._server.send("POST", f"{self.url}/{path}", body).data).prompt
         except RequestRefused:  # too long for the server
@@ -164,7 +154,6 @@ class HttpModel:
             "url": self.url,
             "server": dict(abilities.server),
             "prefill": abilities.way,
-            "prefill_trimmed": abilities.trims,
             "system_role": abilities.systems,
             "token_counts": abilities.counting,
             "honours": ["stops"] * abilities.stops + ["many"] * self._many + ["logprobs"] * bool(abilities.logprobs),
@@ -204,35 +193,23 @@ class HttpModel:
 
     # --------------------------------------------------------------------------------------------- requests
 
-    def _ask(
-        self,
-        messages: Sequence[Message],
-        prefill: str,
-        stop: Sequence[str],
-        extra: dict[str, Any],
-        max_new_tokens: int,
-        sampling: Sampling | None,
-        seed: int | None,
-        n: int,
-        cancel: threading.Event | None,
-        tools: Sequence[ToolDefinition],
-        whole: int,
-    ) -> list[Completion]:
-        """``n`` completions from requests of ``whole`` answers each, side by side."""
+    def _ask(self, request: Request, extra: dict[str, Any], whole: int) -> list[Completion]:
+        """``request.n`` completions from requests of ``whole`` answers each, side by side; extra: further fields."""
+        messages, prefill, stop, tools = request.messages, request.prefill, request.stop, request.tools
         echo = prefill if self.abilities.echoes and self.abilities.way == "chat" else ""
-        sizes = [min(whole, n - at) for at in range(0, n, whole)]
+        sizes = [min(whole, request.n - at) for at in range(0, request.n, whole)]
         # Tools are not streamed: calls come in pieces of another shape, and end by themselves.
         streamed = bool(stop) and not self.abilities.stops and not tools
-        streams = [self._stream(stop, echo, max_new_tokens) if streamed else None for _ in sizes]
+        streams = [self._stream(request, echo) if streamed else None for _ in sizes]
         path, prompt = self._prompt(messages, prefill, tools)
-        requests: list[Any] = []
+        requests: list[Asked] = []
         for index, (size, stream) in enumerate(zip(sizes, streams, strict=True)):
-            body = prompt | self._settings(max_new_tokens, stop, sampling, seed_of(seed, index), size) | extra
-            if stream is not None:
-                body |= {"stream": True, "stream_options": {"include_usage": True}}
+            one = replace(request, n=size, seed=seed_of(request.seed, index))
+            body = prompt | self._settings(one) | extra | (STREAMED if stream is not None else {})
             requests.append(("POST", f"{self.url}/{path}", body, stream))
+        replies = self._server.send_all(requests, cancel=request.cancel)
         completions: list[Completion] = []
-        for reply, stream, size in zip(self._server.send_all(requests, cancel=cancel), streams, sizes, strict=True):
+        for reply, stream, size in zip(replies, streams, sizes, strict=True):
             try:
                 answers, counts = self._read(reply, stream, size, stop, echo)
             except ModelError as error:
@@ -245,10 +222,10 @@ class HttpModel:
             completions += self._completions(answers, counts, reply)
         return completions
 
-    def _stream(self, stop: Sequence[str], echo: str, max_new_tokens: int) -> Stream:
+    def _stream(self, request: Request, echo: str) -> Stream:
         """The collector of a streamed answer; behind thoughts it counts the answer's tokens itself."""
-        budget, opened = self.abilities.budget, self.abilities.opened
-        return Stream(stop, echo, most=max_new_tokens if budget else None, opened=opened)
+        most = request.max_new_tokens if self.abilities.budget else None
+        return Stream(request.stop, echo, most=most, opened=self.abilities.opened)
 
     def _read(
         self, reply: Reply, stream: Stream | None, size: int, stop: Sequence[str], echo: str
@@ -272,28 +249,29 @@ class HttpModel:
         body: dict[str, Any] = {"model": self.name, **abilities.fields}
         if abilities.way == "completions":
             return "completions", body | {"prompt": rendered(self._chat, messages, prefill, abilities.drop_bos, tools)}
-        chat = for_chat(messages, abilities.systems)
+        chat, told = for_chat(messages, abilities.systems), self._server.continues
+        if told:
+            chat = [m if m["content"].strip() or m.get("tool_calls") else m | {"content": _NOTHING} for m in chat]
+            prefill = prefill.rstrip()  # white space at the end is refused
         if tools:
             body["tools"] = [dict(tool) for tool in tools]
         if prefill and abilities.way == "chat":
-            body |= CONTINUE
+            body |= {} if told else CONTINUE
             chat.append({"role": "assistant", "content": prefill})
         elif prefill:
             chat = quoting(chat, prefill)
         return "chat/completions", body | {"messages": chat}
 
-    def _settings(
-        self, max_new_tokens: int, stop: Sequence[str], sampling: Sampling | None, seed: int | None, n: int
-    ) -> dict[str, Any]:
+    def _settings(self, request: Request) -> dict[str, Any]:
         limit = "max_tokens" if self.abilities.way == "completions" else self.abilities.limit_field
-        room = max_new_tokens + self.abilities.budget
+        room = request.max_new_tokens + self.abilities.budget
         body: dict[str, Any] = {limit: room, "temperature": 0, **self.abilities.logprobs}
-        if sampling is not None:
-            body |= {"temperature": sampling.temperature, "top_p": sampling.top_p}
-            body |= {"seed": seed} if seed is not None else {}
-        if stop and self.abilities.stops:
-            body["stop"] = list(stop)
-        return body | ({"n": n} if n > 1 else {})
+        if request.sampling is not None:
+            body |= {"temperature": request.sampling.temperature, "top_p": request.sampling.top_p}
+            body |= {"seed": request.seed} if request.seed is not None else {}
+        if request.stop and self.abilities.stops:
+            body["stop"] = list(request.stop)
+        return body | ({"n": request.n} if request.n > 1 else {})
 
     def _completions(self, answers: list[Answer], counts: Counts, reply: Reply) -> list[Completion]:
         n, prompt, completion = len(answers), counts.prompt or 0, counts.completion or 0
@@ -367,10 +345,7 @@ class HttpModel:
         with self._finding:
             self._check = self._check or GrammarCheck(ours=self._ours)
             self._check.prepare(grammar)
-        form = self._trials.form(grammar.kind, self._trial)
-        if not form:
-            raise refusal(self.url, grammar.kind)
-        return fields_for(grammar, form)
+        return fields_for(grammar, self._trials.form(grammar.kind, self._trial), self.url)
 
     def _hold(self, completions: Sequence[Completion], grammar: Grammar) -> None:
         """Hold answers against the grammar they were asked to keep to. Raises ModelError."""
@@ -393,7 +368,7 @@ class HttpModel:
 
     def _trial(self, tokens: int, **extra: Any) -> Any:
         path, prompt = self._prompt(_STORY, "")
-        body = prompt | self._settings(tokens, (), None, None, 1) | extra
+        body = prompt | self._settings(Request(_STORY, max_new_tokens=tokens)) | extra
         return self._server.send("POST", f"{self.url}/{path}", body, retries=1).data
 
     def _nameless(self) -> UsageError:

@@ -8,27 +8,39 @@ Servers differ most in how they take an open assistant turn (``prefill``). In or
 - ``user_turn``: the text so far is quoted at the end of the user's message, with the request to go on from there.
 
 A model that thinks before it answers is always asked by ``user_turn``: an open turn would take its thoughts from it.
+
+What was found is kept in the cache folder (``KEPT_S``): a server that answers the first question as it did then is
+asked no more.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import json
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from nl2sql.errors import ModelError
+from pydantic import TypeAdapter
+
+from nl2sql.errors import ModelError, Nl2SqlError
 from nl2sql.interfaces import Message
+from nl2sql.machine import cache_dir, masked
 from nl2sql.models.chat import Chat
-from nl2sql.models.http.prompts import CONTINUE, rendered
 from nl2sql.models.http.providers import PROVIDERS
 from nl2sql.models.http.server import (
+    CONTINUE,
     LIMIT,
     NEWER_LIMIT,
     Server,
     about_server,
     count_remotely,
     loaded_model,
+    rendered,
     served_models,
     whole_number,
 )
@@ -38,6 +50,7 @@ from nl2sql.models.http.wire import CLOSING, DEFAULT_BUDGET, begun, read_answers
 logger = logging.getLogger(__name__)
 
 Way = Literal["completions", "chat", "user_turn"]
+KEPT_S = 86400.0  # so long is what was found of a server believed
 DEFAULT_WINDOW = 4096  # tokens, where neither the server nor the user names a window
 _ASKED: tuple[Message, ...] = ({"role": "user", "content": "What is the capital of France?"},)
 _SYSTEM: Message = {"role": "system", "content": "Answer."}
@@ -60,7 +73,6 @@ class Abilities:
     fields: Mapping[str, Any] = field(default_factory=dict)  # go with every request
     limit_field: str = "max_tokens"
     systems: bool = True  # the chat template knows a system role
-    trims: bool = False  # the server drops white space at the end of the open turn
     echoes: bool = False  # the server gives the open turn back at the head of its answer
     stops: bool = False  # the server honours stop strings
     many: bool = False  # the server honours n
@@ -92,20 +104,31 @@ def probe(
     return _Probe(server, name, chat, listed, about, thinking).run(window or said, likely)
 
 
-class _Window(NamedTuple):
-    tokens: int
-    known: bool
-
-
 class _Heard(NamedTuple):
     """One answer to the probe. prompt: tokens by the server's count, 0 where it does not say."""
 
+    prompt: int = 0
+    text: str = ""
+    logprob: float | None = None
+    choices: int = 1
+    thinks: bool = False  # or has written nothing yet
+    opened: bool = False  # its text has the end of thoughts, and not their beginning
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """The findings about a server as the cache keeps them, with the answer to the first question."""
+
+    at: float
     prompt: int
     text: str
-    logprob: float | None
-    choices: int
-    thinks: bool  # or has written nothing yet
-    opened: bool = False  # its text has the end of thoughts, and not their beginning
+    refused: list[str]
+    abilities: Abilities
+
+    @property
+    def shown(self) -> tuple[int, str, int, Mapping[str, Any]]:
+        """The findings that cost one question."""
+        return self.prompt, self.text, self.abilities.window, self.abilities.server
 
 
 class _Probe:
@@ -126,40 +149,47 @@ class _Probe:
         self._logprobs: dict[str, Any] = {}
 
     def run(self, said: int | None, likely: int | None) -> Abilities:
-        plain: RequestRefused | None = None
-        asked, answer, thinks = 0, "", False
+        kept, plain, first = self._read_kept(), None, _Heard()
+        for refused_field in kept.refused if kept else ():
+            self._server.refuse(refused_field)
         try:
-            first = self._first_chat()
-            asked, answer, thinks = first.prompt, first.text, first.thinks or bool(self._thinking)
+            first = self._first_chat(kept)
         except RequestRefused as refused:
             plain = refused
-        window = self._window(said, likely)
-        if thinks and self._chat is None:
-            return self._thinker(window, asked)
-        way, bos, trims, echoes = self._way(asked, answer, plain)
+        window, window_known = self._window(said, likely)
+        thinks = plain is None and (first.thinks or bool(self._thinking))
+        told = plain is None and not thinks and self._chat is None  # the first answer shows what else it does
+        if kept and told and (first.prompt, first.text, window, self._about) == kept.shown:
+            return kept.abilities
+        found = self._thinker(first.prompt) if thinks and self._chat is None else self._plain(first, plain)
+        abilities = Abilities(
+            window=window, window_known=window_known, limit_field=self._limit, server=self._about, **found
+        )
+        self._keep(_Kept(time.time(), first.prompt, first.text, self._server.refused, abilities))
+        return abilities
+
+    def _plain(self, first: _Heard, plain: RequestRefused | None) -> dict[str, Any]:
+        """The abilities of a model that answers at once. plain: what it said where it has no chat."""
+        answer = first.text
+        way, bos, echoes = self._way(first.prompt, answer, plain)
         if way == "completions":
             self._fields, answer = {}, self._written
-        stops, many, systems = self._extras(way, bos, asked, answer)
-        return Abilities(
-            way=way,
-            window=window.tokens,
-            window_known=window.known,
-            counting=self._counting(way, plain is not None),
-            fields=self._fields,
-            limit_field=self._limit,
-            systems=systems,
-            trims=trims,
-            echoes=echoes,
-            stops=stops,
-            many=many,
-            logprobs=self._logprobs,
-            drop_bos=bos,
-            server=self._about,
-            answer=answer,
-        )
+        stops, many, systems = self._extras(way, bos, first.prompt, answer)
+        return {
+            "way": way,
+            "counting": self._counting(way, plain is not None),
+            "fields": self._fields,
+            "systems": systems,
+            "echoes": echoes,
+            "stops": stops,
+            "many": many,
+            "logprobs": self._logprobs,
+            "drop_bos": bos,
+            "answer": answer,
+        }
 
-    def _thinker(self, window: _Window, asked: int) -> Abilities:
-        """What is asked of a model that thinks: nothing that would cost its thoughts each time."""
+    def _thinker(self, asked: int) -> dict[str, Any]:
+        """The abilities of a model that thinks: it is asked nothing that would cost its thoughts each time."""
         budget = DEFAULT_BUDGET if self._thinking is None else self._thinking
         logger.warning(
             "%s thinks before it answers: %d tokens more are allowed for that (--server thinking=...)",
@@ -168,37 +198,52 @@ class _Probe:
         )
         room = 8 + (0 if self._fields.get("thinking") else budget)
         heard = self._converse(_ASKED, "", room, top_p=0.9, seed=1)  # greedy still; a refusal shows here
-        return Abilities(
-            way="user_turn",
-            window=window.tokens,
-            window_known=window.known,
-            counting=self._counting("user_turn", False),
-            fields=self._fields,
-            limit_field=self._limit,
-            systems=self._systems(asked),
-            server=self._about,
-            answer=heard.text,
-            budget=budget,
-            opened=heard.opened,
-        )
+        return {
+            "way": "user_turn",
+            "counting": self._counting("user_turn", False),
+            "fields": self._fields,
+            "systems": self._systems(asked),
+            "answer": heard.text,
+            "budget": budget,
+            "opened": heard.opened,
+        }
 
-    def _window(self, said: int | None, likely: int | None) -> _Window:
-        """The context window: what was said of it, what shows once the model is loaded, or a guess that is told."""
+    def _window(self, said: int | None, likely: int | None) -> tuple[int, bool]:
+        """The context window, and is it known? Else it is a guess that is told."""
         provider = self._server.place.provider
         if provider == "ollama":
             loaded = loaded_model(self._server, self._name)
             self._about |= {key: loaded[key] for key in ("digest",) if isinstance(loaded.get(key), str)}
             said = said or whole_number(loaded.get("context_length"))
         if known := said or likely:
-            return _Window(known, True)
+            return known, True
         if provider and PROVIDERS[provider].window:
-            return _Window(PROVIDERS[provider].window, False)
+            return PROVIDERS[provider].window, False
         logger.warning(
             "%s does not say how long its context window is; assuming %d tokens (--server context_window=...)",
             self._server.base,
             DEFAULT_WINDOW,
         )
-        return _Window(DEFAULT_WINDOW, False)
+        return DEFAULT_WINDOW, False
+
+    # ------------------------------------------------------------------------------------------------ the cache
+
+    @property
+    def _file(self) -> Path:
+        asked = [self._server.base, self._name, self._thinking, self._server.body, self._chat is None]
+        digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+        return cache_dir("servers") / f"{digest[:32]}.json"
+
+    def _read_kept(self) -> _Kept | None:
+        try:
+            kept = TypeAdapter(_Kept).validate_json(self._file.read_bytes())
+        except (OSError, ValueError, Nl2SqlError):
+            return None
+        return kept if 0 <= time.time() - kept.at < KEPT_S else None
+
+    def _keep(self, found: _Kept) -> None:
+        with contextlib.suppress(OSError, Nl2SqlError):  # then it is asked again
+            self._file.write_text(masked(TypeAdapter(_Kept).dump_json(found).decode()), encoding="utf-8")
 
     # ----------------------------------------------------------------------------------------------- requests
 
@@ -222,22 +267,26 @@ class _Probe:
 
     # ------------------------------------------------------------------------------------------------ findings
 
-    def _first_chat(self) -> _Heard:
+    def _first_chat(self, kept: _Kept | None) -> _Heard:
         """A chat answer, with as many of our usual fields as the server takes."""
         refused: RequestRefused | None = None
-        for fields in self._usual_fields():
-            for limit in (LIMIT, NEWER_LIMIT):
-                self._fields, self._limit = dict(fields), limit
-                try:
-                    return self._scored(lambda **more: self._converse(_ASKED, "", 8, **more), {"logprobs": True})
-                except RequestRefused as error:
-                    if error.status not in (400, 404, 405, 422, 501):
-                        raise
-                    if _ALL_THOUGHT in error.said:
-                        return _Heard(0, "", None, 1, True)
-                    refused = error
-                    if error.status == 404 or any(name in error.said for name in fields):
-                        break
+        ways = [(dict(fields), limit) for fields in self._usual_fields() for limit in (LIMIT, NEWER_LIMIT)]
+        if kept:
+            ways.sort(key=lambda way: way != (kept.abilities.fields, kept.abilities.limit_field))
+        hopeless: list[dict[str, Any]] = []
+        for self._fields, self._limit in ways:
+            if self._fields in hopeless:
+                continue
+            try:
+                return self._scored(lambda **more: self._converse(_ASKED, "", 8, **more), {"logprobs": True})
+            except RequestRefused as error:
+                if error.status not in (400, 404, 405, 422, 501):
+                    raise
+                if _ALL_THOUGHT in error.said:
+                    return _Heard(thinks=True)
+                refused = error
+                if error.status == 404 or any(name in error.said for name in self._fields):
+                    hopeless.append(self._fields)
         self._fields, self._limit = {}, LIMIT
         assert refused is not None
         raise refused
@@ -257,7 +306,7 @@ class _Probe:
 
     def _usual_fields(self) -> list[Mapping[str, Any]]:
         """The fields that make a model think or not, each set to be tried in place of the one before."""
-        if self._server.foreign:
+        if self._server.continues:
             thinks = {"type": "enabled", "budget_tokens": self._thinking}
             return [{"thinking": thinks}] if self._thinking else [{}]
         provider = self._server.place.provider
@@ -267,8 +316,8 @@ class _Probe:
             return [{} if self._thinking is None else {"reasoning_effort": "none"}]
         return [_TEMPLATE_SWITCH, {}]
 
-    def _way(self, asked: int, answer: str, plain: RequestRefused | None) -> tuple[Way, str, bool, bool]:
-        """The way of an open turn to this server; a token to drop; is white space at its end lost; is it echoed.
+    def _way(self, asked: int, answer: str, plain: RequestRefused | None) -> tuple[Way, str, bool]:
+        """The way of an open turn to this server; a token to drop; is it echoed.
 
         Tokens tell whether the turn was left open: the lines of ``_TURN`` have equally many, and what closes a turn
         is no multiple of them. Where the documentation says that turns are continued, and no count tells, the answer
@@ -277,46 +326,49 @@ class _Probe:
         if self._chat is not None:
             bos = self._rendered_alike(self._chat)
             if bos is not None:
-                return "completions", bos, False, False
+                return "completions", bos, False
         if plain is not None:  # no chat here: a base model, or a server of completions only
             try:
                 self._written = self._complete_scored("").text
             except RequestRefused:
                 raise self._wrong_name(plain) from None
-            return "completions", "", False, False
-        turn = _BEGUN if self._server.foreign else _TURN
+            return "completions", "", False
+        turn, switch = (_BEGUN, {}) if self._server.continues else (_TURN, CONTINUE)
         try:
-            heard = self._converse((*_ASKED, {"role": "assistant", "content": turn}), "", 8, **CONTINUE)
+            heard = self._converse((*_ASKED, {"role": "assistant", "content": turn}), "", 8, **switch)
         except (RequestRefused, Unanswered) as error:
             self._check_refused(error)
-            return "user_turn", "", False, False
-        if self._server.foreign:
+            return "user_turn", "", False
+        if self._server.continues:
             if heard.text == answer:
                 logger.warning("%s leaves out the turn that it is to continue; it is quoted instead", self._server.base)
-                return "user_turn", "", False, False
-            return "chat", "", True, False
+                return "user_turn", "", False
+            return "chat", "", False
         tokens = heard.prompt - asked  # of the open turn, and of what closes it
         if not asked or tokens < _LINES - 1 or -tokens % _LINES > 1:
-            return "user_turn", "", False, False
-        return "chat", "", tokens % _LINES > 0, heard.text.startswith(turn.rstrip())
+            return "user_turn", "", False
+        return "chat", "", heard.text.startswith(turn.rstrip())
 
     def _extras(self, way: Way, bos: str, asked: int, answer: str) -> tuple[bool, bool, bool]:
-        """Does it honour stop strings, n, a system text? Asked by one request, or by one each if it refuses that."""
+        """Does it honour stop strings, n, a system text? Asked by one request, and by others if it refuses that."""
         ask = self._complete if way == "completions" else self._converse
         words = answer.split()
         stop = {"stop": words[1:4]} if len(words) > 2 else {}
-        messages = _ASKED if way == "completions" else (_SYSTEM, *_ASKED)
-        try:
-            heard = ask(messages, bos, 8, **_SAMPLED, n=2, **stop)
-        except ModelError:
-            return (
-                self._stops(lambda **more: ask(_ASKED, bos, 8, **more), answer),
-                self._many(lambda **more: ask(_ASKED, bos, 1, **more)),
-                way == "completions" or self._systems(asked),
-            )
-        stops = bool(stop) and not any(word in heard.text for word in words[1:4])
-        systems = way == "completions" or not asked or heard.prompt != asked
-        return stops, heard.choices == 2, systems
+        many = {} if self._server.continues else {"n": 2}
+        told = _ASKED if way == "completions" else (_SYSTEM, *_ASKED)
+        for messages, more in ((told, many), (_ASKED, many), (told, {})):
+            try:
+                heard = ask(messages, bos, 8, **_SAMPLED, **more, **stop)
+            except ModelError as error:
+                if isinstance(error, Unanswered) and error.status != 500:
+                    raise
+                continue
+            if many and not more:
+                self._server.refuse("n")
+            stops = bool(stop) and not any(word in heard.text for word in words[1:4])
+            systems = way == "completions" or (messages is told and (not asked or heard.prompt != asked))
+            return stops, heard.choices == 2, systems
+        return False, False, way == "completions" or self._systems(asked)
 
     def _systems(self, asked: int) -> bool:
         """Does it take a system text, and does the text make the prompt longer? Some templates leave it out."""
@@ -349,29 +401,6 @@ class _Probe:
                 break
         logger.warning("%s counts other tokens than the tokenizer given for it; not used", self._server.base)
         return None
-
-    def _stops(self, ask: Callable[..., _Heard], answer: str) -> bool:
-        words = answer.split()
-        if len(words) < 3:
-            return False  # cut here, then
-        try:
-            return words[-1] not in ask(stop=[words[-1]]).text
-        except Unanswered:
-            raise
-        except ModelError:
-            return False
-
-    def _many(self, ask: Callable[..., _Heard]) -> bool:
-        """Does it give two answers at once? The fields of a sample are sent along, so that a refusal shows here."""
-        try:
-            return ask(n=2, **_SAMPLED).choices == 2
-        except RequestRefused:
-            self._server.refuse("n")
-        except Unanswered:
-            raise
-        except ModelError:
-            pass
-        return False
 
     def _counting(self, way: Way, no_chat: bool) -> Literal["tokenizer", "vllm", "llama.cpp", "usage"]:
         if self._chat is not None and way == "completions":

@@ -36,7 +36,7 @@ class Provider:
 
     address, address_variable: where it answers by default, and what says otherwise. key_needed: at ``address``
     nobody is answered without a key. window: tokens that its present models take at least, 0 where that depends on
-    how it was started.
+    how it was started. continues: its documentation says that it goes on with an open turn, unasked.
     """
 
     address: str
@@ -46,6 +46,7 @@ class Provider:
     port: int | None = None  # where the variable may be a host alone
     rooted: bool = False  # the variable names the server, and its tools add the interface's path
     window: int = 0
+    continues: bool = False
 
 
 PROVIDERS: Mapping[str, Provider] = {
@@ -59,6 +60,7 @@ PROVIDERS: Mapping[str, Provider] = {
         key_needed=True,
         window=200_000,
         rooted=True,
+        continues=True,
     ),
     "ollama": Provider("http://localhost:11434/v1", "OLLAMA_HOST", "OLLAMA_API_KEY", port=11434, rooted=True),
     "vllm": Provider("http://localhost:8000/v1", "VLLM_BASE_URL", "VLLM_API_KEY"),

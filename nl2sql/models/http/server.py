@@ -1,4 +1,4 @@
-"""One server as the model and its probe talk to it, and what it says of itself and its models.
+"""One server as the model and its probe talk to it: prompts in its form, what it refuses, what it says of itself.
 
 >>> refused_field("Unsupported value: 'temperature' does not support 0 with this model.", "", {"temperature": 0})
 'temperature'
@@ -11,31 +11,35 @@ never left out, nor a temperature by a server that has taken 0: it refuses that 
 
 >>> whole_number(8192), whole_number("8192")
 (8192, None)
+>>> without_echo(Answer("SELECT 1", "stop"), prefill="SELECT").text
+' 1'
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import re
 import threading
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from nl2sql.errors import ModelError
-from nl2sql.interfaces import Message
-from nl2sql.models.http import anthropic
-from nl2sql.models.http.prompts import CONTINUE
-from nl2sql.models.http.transport import LineSink, Reply, RequestRefused, Transport
-from nl2sql.models.http.wire import MOST
+from nl2sql.interfaces import Message, ToolDefinition
+from nl2sql.models.chat import Chat, plain_prompt, without_system
+from nl2sql.models.http.providers import PROVIDERS
+from nl2sql.models.http.transport import Asked, Reply, RequestRefused, Transport
+from nl2sql.models.http.wire import MOST, Answer
 
 logger = logging.getLogger(__name__)
 
 OPTIONAL = ("stream_options", "seed", "top_p", "stop", "temperature")  # where a refusal names several, the first goes
 LIMIT, NEWER_LIMIT = "max_tokens", "max_completion_tokens"
 WHOLE = "answers in one piece"
-_STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
-_LEAST = re.compile(r"\bmin|least|below|less than|greater|small|>=|\blow\b|\bge\b", re.I)  # of a limit that is too low
-_MOST_LEAST = 1024  # tokens: a server that wants more of a question has another trouble
+STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
 _WITHOUT = {  # what follows for a run
     WHOLE: "they are streamed",
     "stream_options": "tokens of a streamed answer are estimated",
@@ -52,7 +56,6 @@ _NAMED = {  # how a sentence names a field, and not the English word
     **{name: rf"(?<![\w.]){name}(?!\w)" for name in ("top_p", "temperature")},
     "stream_options": "stream_options|include_usage",
 }
-Request = tuple[str, str, Mapping[str, Any] | None, LineSink | None]
 
 
 class Server:
@@ -62,13 +65,12 @@ class Server:
     """
 
     def __init__(self, transport: Transport, body: Mapping[str, Any]) -> None:
-        self._transport, self._body = transport, body
+        self._transport, self.body = transport, body
         self.place, self.base = transport.place, transport.base
-        self.foreign = transport.place.provider == "anthropic"  # speaks another interface than OpenAI's
+        known = PROVIDERS.get(self.place.provider)
+        self.continues = known is not None and known.continues
         self._refused: dict[str, None] = {}
         self._took_zero = False  # as a temperature
-        self._least = 0  # tokens that an answer must be allowed
-        self._told_lowered = False
         self._lock = threading.Lock()
         self.close, self.without_key = transport.close, transport.without_key
 
@@ -86,67 +88,49 @@ class Server:
             logger.warning("%s refuses %s: %s", self.base, field, _WITHOUT[field])
 
     def send(self, method: str, url: str, body: Mapping[str, Any] | None = None, **options: Any) -> Reply:
-        """One request; see ``Transport.send``."""
+        """One request; see ``Transport.send_all``."""
         return self.send_all([(method, url, body, None)], **options)[0]
 
-    def send_all(self, requests: Sequence[Request], **options: Any) -> list[Reply]:
+    def send_all(self, requests: Sequence[Asked], **options: Any) -> list[Reply]:
         """Several requests side by side; see ``Transport.send_all``."""
         while True:
             fitted = [self._fitted(request) for request in requests]
             try:
-                replies = self._transport.send_all([self._spoken(request) for request in fitted], **options)
+                replies = self._transport.send_all(fitted, **options)
             except RequestRefused as refused:
                 if not self._learn(refused, fitted):
                     raise
                 continue
             self._took_zero |= any(body is not None and body.get("temperature") == 0 for _, _, body, _ in fitted)
-            return [self._heard(request, reply) for request, reply in zip(fitted, replies, strict=True)]
+            return replies
 
-    def _fitted(self, request: Request) -> Request:
+    def _fitted(self, request: Asked) -> Asked:
         method, url, body, lines = request
         if body is None or not url.endswith("completions"):
             return request
         kept = {name: value for name, value in body.items() if name not in self._refused or name == LIMIT}
         if LIMIT in self._refused and LIMIT in kept:
             kept[NEWER_LIMIT] = kept.pop(LIMIT)
-        kept |= {name: max(kept[name], self._least) for name in (LIMIT, NEWER_LIMIT) if name in kept}
         if WHOLE in self._refused and lines is None:
-            kept |= {name: value for name, value in _STREAMED.items() if name not in self._refused}
-        return method, url, merged(kept, self._body), lines
+            kept |= {name: value for name, value in STREAMED.items() if name not in self._refused}
+        return method, url, merged(kept, self.body), lines
 
-    def _learn(self, refused: RequestRefused, sent: Sequence[Request]) -> bool:
+    def _learn(self, refused: RequestRefused, sent: Sequence[Asked]) -> bool:
         """Does the refusal name a field that can be left out, or sent otherwise? So it is from then on."""
+        if refused.status not in (400, 422):
+            return False
         bodies: dict[str, Any] = {}
         for _, url, body, _ in sent:
             bodies |= body if body is not None and url.endswith("completions") else {}
-        ours = {name: value for name, value in bodies.items() if name not in self._body}
-        field = refused_field(refused.said, refused.field, ours) if refused.status in (400, 422) else ""
+        ours = {name: value for name, value in bodies.items() if name not in self.body}
+        field = refused_field(refused.said, refused.field, ours)
         if field == "temperature" and self._took_zero and ours[field] != 0:
             return False  # this value, not the field
-        if not field and refused.status in (400, 422):
-            if "stream" in refused.said.lower() and "stream" not in bodies:
-                field = WHOLE
-            elif least := least_limit(refused.said, ours):
-                self._least = least
-                logger.warning("%s answers with %d tokens at least: so many are allowed it", self.base, least)
-                return True
+        if not field and "stream" in refused.said.lower() and "stream" not in bodies:
+            field = WHOLE
         if field:
             self.refuse(field)
         return bool(field)
-
-    def _spoken(self, request: Request) -> Request:
-        if not self.foreign:
-            return request
-        asked, spoken = request[2] or {}, anthropic.request_of(*request)
-        if asked.get("temperature") != (spoken[2] or {}).get("temperature") and not self._told_lowered:
-            self._told_lowered = True
-            logger.warning("%s takes no temperature above 1: %s is sent as 1", self.base, asked["temperature"])
-        return spoken
-
-    def _heard(self, request: Request, reply: Reply) -> Reply:
-        if not self.foreign or request[2] is None:
-            return reply
-        return Reply(anthropic.answer_of(reply.data), reply.queue_seconds, reply.seconds)
 
 
 def refused_field(said: str, field: str, body: Mapping[str, Any]) -> str:
@@ -160,20 +144,6 @@ def refused_field(said: str, field: str, body: Mapping[str, Any]) -> str:
     if field in optional:
         return field
     return next((name for name in optional if re.search(_NAMED[name], said)), "")
-
-
-def least_limit(said: str, body: Mapping[str, Any]) -> int:
-    """The tokens that a refusal of a lower limit asks for, four times as many where it names no number; 0: it is none.
-
-    >>> least_limit("'max_tokens' is below the minimum value: expected >= 16, got 8", {"max_tokens": 8})
-    16
-    """
-    limit = next((name for name in (LIMIT, NEWER_LIMIT) if name in body and re.search(r"max\w*_tokens", said)), "")
-    if not limit or not _LEAST.search(said) or "context" in said or "too large" in said:
-        return 0
-    named = [int(number) for number in re.findall(r"\d+", said) if body[limit] < int(number) <= _MOST_LEAST]
-    least = min(named, default=4 * body[limit])
-    return least if least <= _MOST_LEAST else 0
 
 
 def merged(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
@@ -206,23 +176,21 @@ def count_remotely(
 ) -> int:
     """Tokens of a prompt by the server's own tokenizer. Raises ModelError where it has none."""
     root = server.base.removesuffix("/v1")
+
+    def ask(path: str, body: Mapping[str, Any], wanted: str) -> Any:
+        data = server.send("POST", f"{root}/{path}", body, retries=1).data
+        return data.get(wanted) if isinstance(data, Mapping) else None
+
     chat = [dict(message) for message in messages]
     if kind == "vllm":
-        if prefill:
-            body = {"messages": [*chat, {"role": "assistant", "content": prefill}], **CONTINUE}
-        else:
-            body = {"messages": chat}
-        data = server.send("POST", f"{root}/tokenize", {"model": name, **fields, **body}, retries=1).data
-        count = data.get("count") if isinstance(data, Mapping) else None
+        more = {"messages": [*chat, {"role": "assistant", "content": prefill}], **CONTINUE} if prefill else {}
+        count = ask("tokenize", {"model": name, **fields, "messages": chat, **more}, "count")
     else:
-        body = {"messages": chat, **fields}
-        data = server.send("POST", f"{root}/apply-template", body, retries=1).data
-        prompt = data.get("prompt") if isinstance(data, Mapping) else None
+        prompt = ask("apply-template", {"messages": chat, **fields}, "prompt")
         if not isinstance(prompt, str):
             raise ModelError(f"{server.base}: /apply-template gives no prompt")
-        whole = {"content": prompt + prefill, "add_special": True, "parse_special": True}
-        data = server.send("POST", f"{root}/tokenize", whole, retries=1).data
-        tokens = data.get("tokens") if isinstance(data, Mapping) else None
+        body = {"content": prompt + prefill, "add_special": True, "parse_special": True}
+        tokens = ask("tokenize", body, "tokens")
         count = len(tokens) if isinstance(tokens, list) else None
     if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= MOST:
         raise ModelError(f"{server.base}: /tokenize gives no count")
@@ -243,10 +211,8 @@ def about_server(server: Server, entry: Mapping[str, Any]) -> dict[str, Any]:
     window = entry.get("max_model_len")
     version = _ask(server, f"{root}/{'api/' * (server.place.provider == 'ollama')}version").get("version")
     props = _ask(server, f"{root}/props") if not isinstance(version, str) else {}
-    if isinstance(version, str):
-        about["version"] = version
-    if isinstance(props.get("build_info"), str):
-        about["version"] = props["build_info"]
+    if isinstance(told := props.get("build_info", version), str):
+        about["version"] = told
     settings = props.get("default_generation_settings")
     if window is None and isinstance(settings, Mapping):
         window = settings.get("n_ctx")
@@ -273,3 +239,103 @@ def _ask(server: Server, url: str) -> Mapping[str, Any]:
     except ModelError:
         return {}
     return data if isinstance(data, Mapping) else {}
+
+
+# ------------------------------------------------------------------------------------------ prompts
+# Where a server continues no open turn, the turn is quoted in the user's message. Where it has no
+# tokenizer to ask, what it reported for earlier prompts bounds what those that grew from them have.
+
+CONTINUE = {"continue_final_message": True, "add_generation_prompt": False}
+_REMEMBERED_COUNTS = 4096  # the latest
+_QUOTED = (
+    "\n\nYour answer has already begun; it stands between the lines below. Go on exactly where it stops, and repeat "
+    "nothing of it.\n-----\n{prefill}\n-----"
+)
+
+
+def for_chat(messages: Sequence[Message], systems: bool) -> list[dict[str, Any]]:
+    """Messages as a chat request takes them: the arguments of calls as text, no system role where none is known."""
+    chat = [
+        {**m, "tool_calls": [_on_the_wire(call) for call in m["tool_calls"]]} if m.get("tool_calls") else dict(m)
+        for m in messages
+    ]
+    return chat if systems else without_system(chat)
+
+
+def _on_the_wire(call: Mapping[str, Any]) -> dict[str, Any]:
+    function = call["function"]
+    return {**call, "function": {**function, "arguments": json.dumps(function["arguments"], ensure_ascii=False)}}
+
+
+def rendered(
+    chat: Chat | None, messages: Sequence[Message], prefill: str, drop_bos: str, tools: Sequence[ToolDefinition] = ()
+) -> str:
+    """The prompt as text: the tokenizer's chat template, or the plain one of a model that has none."""
+    if chat is None and tools:
+        raise ModelError("this server has no chat, so no native tool calls; leave react.native_tools at false")
+    text = chat.prompt_text(messages, prefill, tools) if chat is not None else plain_prompt(messages) + prefill
+    return text.removeprefix(drop_bos) if drop_bos else text
+
+
+def quoting(chat: list[dict[str, Any]], prefill: str) -> list[dict[str, Any]]:
+    """The conversation with the open turn quoted at its end, for a server that cannot continue one."""
+    text = _QUOTED.format(prefill=prefill)
+    if chat and chat[-1]["role"] == "user":
+        return [*chat[:-1], {**chat[-1], "content": chat[-1]["content"] + text}]
+    return [*chat, {"role": "user", "content": text.lstrip()}]
+
+
+def without_echo(answer: Answer, prefill: str) -> Answer:
+    """An answer without the text it was asked not to repeat."""
+    last = prefill.rstrip().rpartition("\n")[2]
+    for echo in (prefill, prefill.strip(), last):
+        if echo.strip() and answer.text.lstrip().startswith(echo):
+            return replace(answer, text=answer.text.lstrip().removeprefix(echo), logprob=None)
+    return answer
+
+
+class CountedPrompts:
+    """The counts that a server gave, of each conversation with its last open turn; the latest only. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._counts: OrderedDict[bytes, tuple[str, int]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, messages: Sequence[Message], prefill: str, tools: Sequence[ToolDefinition] = ()) -> int | None:
+        """The count of this very prompt."""
+        with self._lock:
+            turn, count = self._counts.get(_digest(messages, tools), ("", None))
+        return count if turn == prefill else None
+
+    def remember(
+        self, messages: Sequence[Message], prefill: str, count: int | None, tools: Sequence[ToolDefinition] = ()
+    ) -> None:
+        """Keep a count that the server gave, if it did."""
+        if count:
+            with self._lock:
+                self._counts[_digest(messages, tools)] = prefill, count
+                if len(self._counts) > _REMEMBERED_COUNTS:
+                    self._counts.popitem(last=False)
+
+    def bound(self, messages: Sequence[Message], prefill: str, tools: Sequence[ToolDefinition] = ()) -> int:
+        """An upper bound: what the longest beginning was counted at, and one token a byte of what came since.
+
+        Templates add a few dozen tokens a message at most, and explain the form of tools.
+        """
+        count, new = 64 + len(_QUOTED) + (2 * len(json.dumps(list(tools))) + 1024 if tools else 0), prefill
+        at = 0
+        with self._lock:
+            for end in range(len(messages), 0, -1):
+                turn, counted = self._counts.get(_digest(messages[:end], tools), ("", 0))
+                if counted and (end < len(messages) or prefill.startswith(turn)):
+                    at, count, new = end, counted, prefill.removeprefix(turn) if end == len(messages) else prefill
+                    break
+        texts = (json.dumps([m["content"], m.get("tool_calls", [])], ensure_ascii=False) for m in messages[at:])
+        since = sum(len(text.encode("utf-8", "replace")) + 64 for text in texts)
+        return count + since + len(new.encode("utf-8", "replace")) + 4
+
+
+def _digest(messages: Sequence[Message], tools: Sequence[ToolDefinition]) -> bytes:
+    said = [f"{m['role']}\1{m['content']}" + (f"\1{m['tool_calls']}" if m.get("tool_calls") else "") for m in messages]
+    text = "\0".join([*said, *([repr(list(tools))] if tools else [])])
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()

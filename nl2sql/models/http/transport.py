@@ -1,8 +1,9 @@
 """Requests to an HTTP server: JSON in, JSON (or a stream of lines) out, bounded in time, size and number.
 
-One background thread runs an event loop; callers block in ``send`` and can be cancelled. Connection errors, 408, 429
-and 5xx (but 501) are retried with exponential back-off and jitter; ``Retry-After`` is obeyed. Redirects are not
-followed, so that a key goes nowhere else. What a server says in an error is shown on one line, without the key.
+httpx2 speaks HTTP; one background thread runs an event loop; callers block in ``send_all`` and can be cancelled.
+Connection errors, 408, 429 and 5xx (but 501) are retried with exponential back-off and jitter; ``Retry-After`` is
+obeyed. Redirects are not followed, so that a key goes nowhere else. What a server says in an error is shown on one
+line, without the key.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ import re
 import threading
 import time
 import weakref
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, wait
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from typing import Any, Protocol
+from typing import Any
 
 from nl2sql.errors import Cancelled, ModelError, one_line
 from nl2sql.machine import masked, masked_data
@@ -41,14 +42,7 @@ _ENVIRONMENT = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "SSL_CERT_FILE", "SSL_
 _RETRIED = {408, 429, *range(500, 600)} - {501}
 
 
-class LineSink(Protocol):
-    """Takes each line of an event stream, None at its end; True says that the answer is complete."""
-
-    def __call__(self, line: str | None) -> bool: ...
-
-    def restart(self) -> None:
-        """Forget what came: the request is made again."""
-        ...
+Asked = tuple[str, str, Mapping[str, Any] | None, Gathered | None]  # method, address, body, what takes a stream
 
 
 class RequestRefused(ModelError):
@@ -103,33 +97,18 @@ class Transport:
         self._thread.start()
         self._at_exit = weakref.finalize(self, _stop, self._loop, self._thread, self._client)
 
-    def send(
-        self,
-        method: str,
-        url: str,
-        body: Mapping[str, Any] | None = None,
-        *,
-        cancel: threading.Event | None = None,
-        lines: LineSink | None = None,
-        retries: int | None = None,
-    ) -> Reply:
-        """One request. Raises Refused or ModelError, each naming the server, and Cancelled."""
-        return self.send_all([(method, url, body, lines)], cancel=cancel, retries=retries)[0]
-
     def send_all(
-        self,
-        requests: list[tuple[str, str, Mapping[str, Any] | None, LineSink | None]],
-        *,
-        cancel: threading.Event | None = None,
-        retries: int | None = None,
+        self, requests: Sequence[Asked], *, cancel: threading.Event | None = None, retries: int | None = None
     ) -> list[Reply]:
-        """Several requests side by side; the first failure ends the others."""
+        """Several requests side by side; the first failure ends the others.
+
+        Raises RequestRefused or another ModelError, each naming the server, and Cancelled.
+        """
         if not self._at_exit.alive:
             raise ModelError(f"the connection to {self.base} is closed")
         tries = 1 + (self._retries if retries is None else retries)
         futures: list[Future[Reply]] = [
-            asyncio.run_coroutine_threadsafe(self._send(method, url, body, lines, tries), self._loop)
-            for method, url, body, lines in requests
+            asyncio.run_coroutine_threadsafe(self._send(asked, tries), self._loop) for asked in requests
         ]
         try:
             pending = set(futures)
@@ -152,9 +131,7 @@ class Transport:
 
     # ------------------------------------------------------------------------------- on the loop's own thread
 
-    async def _send(
-        self, method: str, url: str, body: Mapping[str, Any] | None, lines: LineSink | None, tries: int
-    ) -> Reply:
+    async def _send(self, asked: Asked, tries: int) -> Reply:
         queued = 0.0
         if time.monotonic() < self._down_until:
             tries = 1
@@ -164,7 +141,7 @@ class Transport:
                 async with self._slots:
                     queued += time.perf_counter() - began
                     began = time.perf_counter()
-                    data = await self._attempt(method, url, body, lines)
+                    data = await self._attempt(*asked)
                 self._down_until = 0.0
                 return Reply(data, queued, time.perf_counter() - began)
             except _Again as again:
@@ -179,7 +156,7 @@ class Transport:
                 await asyncio.sleep(pause)
         raise AssertionError("unreachable")
 
-    async def _attempt(self, method: str, url: str, body: Mapping[str, Any] | None, lines: LineSink | None) -> Any:
+    async def _attempt(self, method: str, url: str, body: Mapping[str, Any] | None, lines: Gathered | None) -> Any:
         import httpx2 as httpx
 
         if not self._client:
@@ -190,9 +167,9 @@ class Transport:
                 async with self._client[0].stream(method, url, content=content) as response:
                     stream = "text/event-stream" in response.headers.get("content-type", "")
                     if response.status_code == 200 and stream:
-                        gathered = Gathered()  # some servers stream whatever they are asked
-                        await self._stream(response, gathered if lines is None else lines)
-                        return masked_data(gathered.data, self._key) if lines is None else None
+                        sink = Gathered() if lines is None else lines  # some servers stream whatever they are asked
+                        await self._stream(response, sink)
+                        return masked_data(sink.data, self._key) if lines is None else None
                     raw = bytearray()
                     async for part in _parts(response):
                         raw += part
@@ -231,12 +208,21 @@ class Transport:
                 f"{', '.join(named) or 'its proxies and certificates'} (NO_PROXY=HOST goes past a proxy)"
             ) from None
 
-    async def _stream(self, response: Any, lines: LineSink) -> None:
+    async def _stream(self, response: Any, lines: Gathered) -> None:
         lines.restart()
+        held = bytearray()  # of a line that goes on
         try:
-            await _read_lines(response, lines)
-        except RequestRefused:
-            raise
+            async for part in _parts(response):
+                *ends, rest = part.split(b"\n")
+                for end in ends:
+                    line = (held + end).decode("utf-8", "replace").rstrip("\r")
+                    held.clear()
+                    if lines(line):
+                        return
+                held += rest
+            lines(held.decode("utf-8", "replace"))
+            if not lines(None):
+                raise _Again("the stream ended in the middle", unreachable=True)
         except ModelError as error:
             raise ModelError(f"{self.base}: {self._clean(str(error))}") from None
 
@@ -247,14 +233,15 @@ class Transport:
                 return masked_data(_parsed(raw), self._key)
             except ValueError:
                 raise ModelError(f"{self.base}: the answer is not JSON: {self._clean(_text(raw))!r}") from None
-        said = self._clean(_said(raw))
+        said, field = _said(raw)
+        said = self._clean(said)
         if status in _RETRIED:
             raise _Again(f"HTTP {status}: {said}", after_s=_retry_after(headers.get("retry-after")), status=status)
         if 300 <= status < 400:
             said = f"redirects to {self._clean(headers.get('location', 'nowhere'))}; give that address instead"
         elif status in (401, 403):
             said += f"; set {self.place.key_variable} to a key of this server"
-        raise RequestRefused(f"{self.base}: HTTP {status}: {said}", status, said, _field(raw))
+        raise RequestRefused(f"{self.base}: HTTP {status}: {said}", status, said, field)
 
     def _clean(self, text: str) -> str:
         """What a server says, as an error shows it: one line, without the key."""
@@ -286,21 +273,6 @@ async def _parts(response: Any) -> AsyncIterator[bytes]:
         yield part
 
 
-async def _read_lines(response: Any, lines: LineSink) -> None:
-    held = bytearray()  # of a line that goes on
-    async for part in _parts(response):
-        *ends, rest = part.split(b"\n")
-        for end in ends:
-            line = (held + end).decode("utf-8", "replace").rstrip("\r")
-            held.clear()
-            if lines(line):
-                return
-        held += rest
-    lines(held.decode("utf-8", "replace"))
-    if not lines(None):
-        raise _Again("the stream ended in the middle", unreachable=True)
-
-
 def _parsed(raw: bytes) -> Any:
     """The JSON of a body. Raises ValueError for what is none, or nests too deep."""
     return load_json(raw.decode(json.detect_encoding(raw), "surrogatepass"))
@@ -310,40 +282,30 @@ def _text(raw: bytes) -> str:
     return raw[:2000].decode("utf-8", "replace")
 
 
-def _said(raw: bytes) -> str:
-    """The message in an error body of any of the usual shapes; else the body's beginning."""
+def _said(raw: bytes) -> tuple[str, str]:
+    """The message in an error body of any of the usual shapes, else the body's beginning; the field it names.
+
+    The field is ``error.param``, as OpenAI names it; "" where none.
+    """
     try:
         data = _parsed(raw)
     except ValueError:
-        return _text(raw) or "(no text)"
+        return _text(raw) or "(no text)", ""
+    field: Any = ""
     while isinstance(data, Mapping):
         inner = next((data[key] for key in ("error", "message", "detail") if data.get(key)), None)
         if inner is None:
             break
-        data = inner
-    return data if isinstance(data, str) else json.dumps(data)
-
-
-def _field(raw: bytes) -> str:
-    """The field of the request that an error body names as OpenAI's do (``error.param``); "" where none."""
-    with contextlib.suppress(ValueError, AttributeError):
-        named = _parsed(raw).get("error", {}).get("param")
-        return named if isinstance(named, str) else ""
-    return ""
+        field, data = data.get("param", field), inner
+    return data if isinstance(data, str) else json.dumps(data), field if isinstance(field, str) else ""
 
 
 def _retry_after(value: str | None) -> float | None:
     """Seconds that a ``Retry-After`` header (seconds or a date) asks for."""
-    if not value:
-        return None
-    try:
-        return max(0.0, float(value))
-    except ValueError:
-        pass
-    try:
-        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
-    except (ValueError, TypeError, OverflowError):
-        return None
+    for read in (float, lambda text: parsedate_to_datetime(text).timestamp() - time.time()):
+        with contextlib.suppress(ValueError, TypeError, OverflowError):
+            return max(0.0, read(value or ""))
+    return None
 
 
 def _stop(loop: asyncio.AbstractEventLoop, thread: threading.Thread, client: list[Any]) -> None:

@@ -213,8 +213,46 @@ def cut_at(text: str, stop: Sequence[str]) -> tuple[str, bool]:
     return (text[: min(places)], True) if places else (text, False)
 
 
-class Stream:
-    """Collects a streamed answer. A call with each line (None at the end) says whether it is complete or cut.
+class Gathered:
+    """A streamed answer put together as if it had come whole.
+
+    A call with each line of the stream (None at its end) says whether the answer is complete.
+    """
+
+    def __init__(self) -> None:
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget what came: the request is made again."""
+        self._data: dict[str, Any] = {}
+        self._choices: dict[int, dict[str, Any]] = {}
+        self._done = False
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """The whole answer."""
+        return self._data | {"choices": [self._choices[at] for at in sorted(self._choices)]}
+
+    def __call__(self, line: str | None) -> bool:
+        if line is None:
+            return self._done or any(choice.get("finish_reason") for choice in self._choices.values())
+        payload = line[5:].strip() if line.startswith("data:") else ""
+        if payload == "[DONE]":
+            self._done = True
+        elif payload:
+            self._take(payload)
+        return self._done
+
+    def _take(self, payload: str) -> None:
+        data, choices = _event(payload)
+        self._data |= {name: value for name, value in data.items() if value is not None}
+        for choice in choices:
+            whole = self._choices.setdefault(_index(choice), {})
+            _grow(whole, {"message" if name == "delta" else name: value for name, value in choice.items()})
+
+
+class Stream(Gathered):
+    """A streamed answer that is complete as soon as it holds a stop string.
 
     most: tokens of the answer itself, behind the thoughts; None: the server's business. opened: as for
     ``read_answers``.
@@ -222,71 +260,48 @@ class Stream:
 
     def __init__(self, stop: Sequence[str], echo: str = "", *, most: int | None = None, opened: bool = False) -> None:
         self._stop, self._echo, self._most, self._opened = stop, echo, most, opened
-        self.restart()
+        super().__init__()
 
     def restart(self) -> None:
         """Forget what came: the request is made again."""
-        self._text = self._aside = ""
-        self._finish: Finish | None = None
-        self._done = self._cut = self._marked = False  # marked: it may hold thoughts
-        self._logprob: float | None = 0.0
-        self.pieces = 0  # about one a token
-        self._answered = 0  # of them, behind the thoughts
-        self.counts = Counts()
+        super().restart()
+        self.pieces = self._answered = self._length = 0  # about one a token; of them, behind the thoughts
 
     def __call__(self, line: str | None) -> bool:
-        if line is None:
-            return self._done or self._cut or self._finish is not None
-        if line.startswith("data:"):
-            payload = line[5:].strip()
-            if payload == "[DONE]":
-                self._done = True
-            elif payload:
-                self._take(payload)
-        return self._done or self._cut or (self._finish is not None and self.counts.prompt is not None)
+        complete = super().__call__(line)
+        return complete or (bool(self._finish) and self.counts.prompt is not None)
 
     def _take(self, payload: str) -> None:
-        data, choices = _event(payload)
-        if data.get("usage"):
-            self.counts = read_counts(data)
-        for choice in choices[:1]:
-            delta = choice.get("delta")
-            piece, thoughts = said_in(delta.get("content") if isinstance(delta, Mapping) else choice.get("text"))
-            if aside := (thought_in(delta) if isinstance(delta, Mapping) else "") or thoughts:
-                self.pieces += 1
-                self._aside += aside
-            if piece:
-                self._add(piece)
-                more = _logprob(choice.get("logprobs"))
-                self._logprob = None if more is None or self._logprob is None else self._logprob + more
-            if choice.get("finish_reason"):
-                self._finish = finish_of(choice["finish_reason"])
-
-    def _add(self, piece: str) -> None:
-        self.pieces += 1
-        self._text += piece
-        if not self._text.startswith(self._echo):
+        super()._take(payload)
+        choice = self._choices.get(0, {})
+        message = choice.get("message")
+        text, thoughts = said_in(message.get("content") if isinstance(message, Mapping) else choice.get("text"))
+        aside = (thought_in(message) if isinstance(message, Mapping) else "") or thoughts
+        if len(text) + len(aside) == self._length:
             return
-        body = self._text[len(self._echo) :]
-        self._marked = self._marked or self._opened or any(sign in f"{body[:40]}{piece}" for sign in SIGNS)
-        said = set_aside(body, self._opened and not self._aside)[1] if self._marked else body
-        head, self._cut = cut_at(said, self._stop)
-        if self._cut:  # what was cut off goes
-            self._text = self._text[: len(self._text) - len(said) + len(head)]
-        self._answered += bool(said.strip())
-        if self._most is not None and self._answered >= self._most and not self._cut:
-            self._finish, self._done = "length", True
+        self.pieces, self._length = self.pieces + 1, len(text) + len(aside)
+        if text.startswith(self._echo):
+            said = set_aside(text.removeprefix(self._echo), self._opened and not aside)[1]
+            self._answered += bool(said.strip())
+            self._done = self._done or cut_at(said, self._stop)[1]
+            if self._most is not None and self._answered >= self._most and not self._done:
+                choice["finish_reason"], self._done = "length", True
+
+    @property
+    def _finish(self) -> Any:
+        return self._choices.get(0, {}).get("finish_reason")
+
+    @property
+    def counts(self) -> Counts:
+        return read_counts(self._data)
 
     @property
     def answer(self) -> Answer:
-        if not self.pieces and self._finish is None:
+        if self.pieces:
+            return read_answers(self.data, self._stop, self._echo, opened=self._opened)[0]
+        if not self._finish:
             raise ModelError("the server's stream ended without an answer; its log may say why")
-        finish: Finish = "stop" if self._cut else self._finish or "stop"
-        if not self._text.startswith(self._echo):
-            raise ModelError("the server's answer does not begin with the open turn, as its answers did before")
-        thinking, said = set_aside(self._text.removeprefix(self._echo), self._opened and not self._aside)
-        alone = self.pieces and not self._cut and not thinking and not self._aside
-        return Answer(said, finish, self._logprob if alone else None, self._aside or thinking)
+        return Answer("", finish_of(self._finish))
 
 
 def _event(payload: str) -> tuple[Mapping[str, Any], list[Mapping[str, Any]]]:
@@ -303,33 +318,6 @@ def _event(payload: str) -> tuple[Mapping[str, Any], list[Mapping[str, Any]]]:
     if not isinstance(choices, list) or not all(isinstance(choice, Mapping) for choice in choices):
         raise ModelError("the server's stream has choices of another shape than the protocol's")
     return data, choices
-
-
-class Gathered:
-    """A streamed answer put together as if it had come whole, from a server that gives no other."""
-
-    def __init__(self) -> None:
-        self.restart()
-
-    def restart(self) -> None:
-        """Forget what came: the request is made again."""
-        self._data: dict[str, Any] = {}
-        self._choices: dict[int, dict[str, Any]] = {}
-
-    @property
-    def data(self) -> dict[str, Any]:
-        """The whole answer."""
-        return self._data | {"choices": [self._choices[at] for at in sorted(self._choices)]}
-
-    def __call__(self, line: str | None) -> bool:
-        ended = line is not None and line.startswith("data:") and line[5:].strip() == "[DONE]"
-        if line is not None and line.startswith("data:") and not ended and line[5:].strip():
-            data, choices = _event(line[5:].strip())
-            self._data |= {name: value for name, value in data.items() if value is not None}
-            for choice in choices:
-                whole = self._choices.setdefault(_index(choice), {})
-                _grow(whole, {"message" if name == "delta" else name: value for name, value in choice.items()})
-        return ended or (line is None and any(choice.get("finish_reason") for choice in self._choices.values()))
 
 
 _ONCE = ("role", "id", "type", "name")  # fields of a stream that stand for themselves in each piece

@@ -42,7 +42,7 @@ from nl2sql.interfaces import (
     Usage,
 )
 from nl2sql.models.chat import Chat
-from nl2sql.models.http.prompts import CountedPrompts
+from nl2sql.models.http.server import CountedPrompts
 
 # ----------------------------------------------------------------- the reward: EX, TS, format, cost
 # A query that is right on the database and wrong on a perturbed copy of it (``ex`` 1, ``ts`` 0) was
