@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # the same names for type checkers and editors; a test compares the two lists
     from nl2sql.agents.agent_tools import TOOLS as TOOLS
-    from nl2sql.agents.candidates.agent import ReactSqlAgent as ReactSqlAgent
+    from nl2sql.agents.candidates import ReactSqlAgent as ReactSqlAgent
     from nl2sql.agents.checks.candidate import clean_candidate_with_reason as clean_candidate_with_reason
     from nl2sql.agents.checks.constraints import intent_constraints as intent_constraints
     from nl2sql.agents.checks.constraints import validate_constraints as validate_constraints
+    from nl2sql.agents.checks.guardrails import enforce_projection_contract as enforce_projection_contract
+    from nl2sql.agents.checks.guardrails import guarded_postprocess as guarded_postprocess
     from nl2sql.agents.checks.guardrails import vanilla_candidate as vanilla_candidate
-    from nl2sql.agents.checks.postprocess import guarded_postprocess as guarded_postprocess
-    from nl2sql.agents.checks.projection import enforce_projection_contract as enforce_projection_contract
     from nl2sql.agents.controllers import answer as answer
     from nl2sql.agents.controllers import run_episode as run_episode
     from nl2sql.agents.prompts import REACT_SYSTEM_PROMPT as REACT_SYSTEM_PROMPT
@@ -63,7 +63,7 @@ _HOMES = {
     "Question": "nl2sql.interfaces",
     "REACT_SYSTEM_PROMPT": "nl2sql.agents.prompts",
     "ReactConfig": "nl2sql.config",
-    "ReactSqlAgent": "nl2sql.agents.candidates.agent",
+    "ReactSqlAgent": "nl2sql.agents.candidates",
     "ReflectConfig": "nl2sql.config",
     "Resources": "nl2sql.interfaces",
     "Run": "nl2sql.runs.run",
@@ -75,9 +75,9 @@ _HOMES = {
     "Usage": "nl2sql.interfaces",
     "answer": "nl2sql.agents.controllers",
     "clean_candidate_with_reason": "nl2sql.agents.checks.candidate",
-    "enforce_projection_contract": "nl2sql.agents.checks.projection",
+    "enforce_projection_contract": "nl2sql.agents.checks.guardrails",
     "evaluate": "nl2sql.runs.evaluate",
-    "guarded_postprocess": "nl2sql.agents.checks.postprocess",
+    "guarded_postprocess": "nl2sql.agents.checks.guardrails",
     "intent_constraints": "nl2sql.agents.checks.constraints",
     "load_benchmark": "nl2sql.benchmarks",
     "load_config": "nl2sql.config",

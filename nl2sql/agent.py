@@ -1,3 +1,3 @@
 """The candidate-driven agent (specification, section 10)."""
 
-from nl2sql.agents.candidates.agent import ReactSqlAgent as ReactSqlAgent
+from nl2sql.agents.candidates import ReactSqlAgent as ReactSqlAgent

@@ -100,9 +100,11 @@ class Completion:
 class Model(Protocol):
     """A text generator. Thread-safe: many episodes call it at once and the back end batches them.
 
-    Three optional attributes are used where a model has them: ``batch_size`` (how many episodes run at once),
-    ``for_episode(question_text, controller) -> Model`` (a view for one episode, as a scripted model needs), and
-    ``check(*, grammar, tools)``, which raises ModelError before a run that needs what the model cannot do.
+    Optional attributes are used where a model has them: ``batch_size`` (how many episodes run at once),
+    ``for_episode(question_text, controller) -> Model`` (a view for one episode, as a scripted model needs),
+    ``check(*, grammar, tools)``, which raises ModelError before a run that needs what the model cannot do,
+    ``takes(kind) -> bool`` (a kind of grammar), ``without_adapter() -> Model`` and ``charge(usage)``, which counts what
+    another model computed for its episode.
     """
 
     name: str

@@ -23,9 +23,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import yaml
 
-from nl2sql.agents.candidates.confidence import WEIGHTS_FILE, logistic, packaged, signals
 from nl2sql.agents.context.linking import uncovered_share
-from nl2sql.agents.voting import same_rows
+from nl2sql.agents.ranking import WEIGHTS_FILE, logistic, packaged, same_rows, signals
 from nl2sql.errors import Nl2SqlError, UsageError
 from nl2sql.eval.rules import gold_order, results_match
 from nl2sql.eval.tables import table_markdown

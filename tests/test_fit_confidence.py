@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from people import SHOP, make_database
 
-from nl2sql.agents.candidates.confidence import logistic, packaged
+from nl2sql.agents.ranking import logistic, packaged
 from nl2sql.config import build_config
 from nl2sql.interfaces import Completion
 from nl2sql.models.scripted import ScriptedModel

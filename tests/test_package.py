@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import nl2sql
-from nl2sql.agents.prompt_texts import PROMPTS
+from nl2sql.agents.prompts import PROMPTS
 from nl2sql.config import PROMPT_NAMES
 
 ROOT = Path(__file__).parents[1]

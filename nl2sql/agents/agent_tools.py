@@ -23,12 +23,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from nl2sql.agents import prompts, repairing, resampling
+from nl2sql.agents import prompts, react_plus, repairing
 from nl2sql.agents.checks import constraints
 from nl2sql.agents.failures import EpisodeFailed
 from nl2sql.agents.grammars import select
 from nl2sql.agents.opening import link
-from nl2sql.agents.prompt_texts import TOOL_TEXTS
 from nl2sql.agents.record import json_tree
 from nl2sql.agents.task import State
 from nl2sql.config import RepairConfig
@@ -98,7 +97,7 @@ def repair_sql(state: State, args: Mapping[str, Any]) -> str:
     error = state.pending_repair_error or state.last_error or "the query may be wrong"
     if mended := repairing.mended(state, error):  # with repair.deterministic
         return mended
-    if other := resampling.another(state):  # with react.repair_samples
+    if other := react_plus.another(state):  # with react.repair_samples
         return other
     messages = prompts.repair_messages(
         task.nlq, state.last_sql or "(none)", error, task.schema_text_focus, task.config.prompts
@@ -171,8 +170,11 @@ SAMPLES: Mapping[str, Any] = {
 CHECKED = ("valid", "reason")
 
 
+TEXTS = {name: (example, says) for name, example, says in prompts.TOOL_LINE.findall(prompts.REACT_SYSTEM_PROMPT)}
+
+
 def _built_in(name: str, function: Tool, **options: Any) -> ToolRecord:
-    example, says = TOOL_TEXTS[name]
+    example, says = TEXTS[name]
     return ToolRecord(name, function, says, example=example, **options)
 
 

@@ -18,10 +18,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from nl2sql.agents.failures import EpisodeFailed, cut_rows, run_bounded
-from nl2sql.agents.identity import code_identity
+from nl2sql.agents.opening import reusing, verified_answer
 from nl2sql.agents.record import Episode, in_shape
-from nl2sql.agents.resources import fitted
-from nl2sql.agents.verified import reusing, verified_answer
+from nl2sql.agents.resources import code_identity, fitted
 from nl2sql.config import PRESETS, Config, build_config, merge
 from nl2sql.config.plugins import FORMS, own_function
 from nl2sql.errors import Cancelled, DatabaseError, ModelError, Nl2SqlError, UsageError, one_line
@@ -48,8 +47,8 @@ _HOMES = {
     "react": "nl2sql.agents.react:react",
     "react_plus": "nl2sql.agents.react:react",
     "reflect": "nl2sql.agents.reflection:reflect",
-    "candidates": "nl2sql.agents.candidates.agent:candidates",
-    "best": "nl2sql.agents.candidates.agent:candidates",
+    "candidates": "nl2sql.agents.candidates:candidates",
+    "best": "nl2sql.agents.candidates:candidates",
     "vizql": "nl2sql.agents.vizql:vizql",
 }
 PACKAGED = tuple(_HOMES)
@@ -271,7 +270,7 @@ def suspect(episode: Episode, database: Database, config: Config) -> None:
     noted = suspicions(episode.question.text, episode.sql, database, result, config.suspicions)
     noted += low_confidence(episode.flags.get("confidence"), config.suspicions.low_confidence)
     if noted := [*noted, *cut_result(episode.flags.get("rows_cut"))]:
-        episode.flags["suspicions"] = [suspicion.to_dict() for suspicion in noted]
+        episode.flags["suspicions"] = [suspicion._asdict() for suspicion in noted]
 
 
 _WHERE = ((Cancelled, "model"), (ModelError, "model"), (UsageError, "question"), (DatabaseError, "database"))

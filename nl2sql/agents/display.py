@@ -19,12 +19,7 @@ from nl2sql.sql.writing import in_lines
 
 MOST = 1500  # characters of an observation
 SIGNS = {"good": "✓", "reject": "✗", "blocked": "✗", "forced": "→", "": "·"}
-PLAIN = {
-    "good": "#2c8a63",
-    "reject": "#c2483f",
-    "blocked": "#c2483f",
-    "forced": "#b8741a",
-}  # where trace.css is left out
+PLAIN = {"good": "#2c8a63", "reject": "#c2483f", "blocked": "#c2483f", "forced": "#b8741a"}  # without trace.css
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,14 @@ model: no answer
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from nl2sql.config.sections import ExecutionConfig
-from nl2sql.errors import DatabaseError, ModelError, Nl2SqlError
+from nl2sql.errors import DatabaseError, ModelError, Nl2SqlError, UsageError
 from nl2sql.interfaces import Database, RunResult
+from nl2sql.machine import install_command
 
 
 class EpisodeFailed(Exception):
@@ -50,3 +52,40 @@ def run_bounded(database: Database, sql: str, limits: ExecutionConfig) -> RunRes
 def cut_rows(result: RunResult) -> dict[str, int]:
     """The flag of an answer that has more rows than ``execution.max_rows``: so many are kept."""
     return {"rows_cut": len(result.rows)} if result.truncated else {}
+
+
+# ---------------------------------------------------------------------------- steps of a LangGraph state machine
+# LangGraph is imported when a graph is built, so that its controllers can be imported without the extra ``graph``.
+
+
+def check_langgraph(controller: str) -> None:
+    """Raises UsageError with the command that installs what ``controller`` lacks."""
+    try:
+        import langgraph.graph  # noqa: F401
+    except ImportError as error:
+        needs = f"controller {controller} needs LangGraph ({error})"
+        raise UsageError(f"{needs}; install it: {install_command('graph')}") from None
+
+
+def as_node(step: Callable[[Any, Any], Mapping[str, Any]], work_of: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    """``step(state, work)`` as LangGraph calls it; ``work_of(state, context)`` gives the work of one visit.
+
+    What the step adds to the work's trace and decision log is added to the state's. A failure of the model, a tool or
+    the database becomes ``failure`` of the state.
+    """
+
+    def visit(state: Any, runtime: Any) -> dict[str, Any]:
+        work = work_of(state, runtime.context)
+        try:
+            update = step(state, work)
+        except EpisodeFailed as failed:
+            update = {"failure": str(failed)}
+        except DatabaseError as error:  # outside of a tool
+            update = {"failure": f"database: {error}"}
+        return {
+            **update,
+            "trace": work.trace[len(state["trace"]) :],
+            "decision_log": work.decision_log[len(state["decision_log"]) :],
+        }
+
+    return visit

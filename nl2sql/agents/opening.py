@@ -2,24 +2,32 @@
 
 task = open_task(question, resources, config)
 link(task)  # task.schema_text_focus: the tables that matter to the question
+
+With ``knowledge.verified`` a question that asks the same as one of the file (``benchmarks.verified.alike``) is answered
+before, by that one's SQL.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
-from nl2sql.agents import prompts, verified
-from nl2sql.agents.context import grounding, knowledge
+from nl2sql.agents import prompts
+from nl2sql.agents.context import few_shot, grounding, knowledge
+from nl2sql.agents.failures import cut_rows, run_bounded
+from nl2sql.agents.record import Episode
 from nl2sql.agents.resources import completed, fitted
 from nl2sql.agents.task import Task, takes_no_sql
+from nl2sql.benchmarks.verified import alike, read_verified
 from nl2sql.config import Config, KnowledgeConfig
 from nl2sql.databases import schema
 from nl2sql.errors import UsageError
-from nl2sql.interfaces import Question, Resources
+from nl2sql.interfaces import USER, Controller, Database, EventSink, Model, Question, Resources, no_sink
+from nl2sql.sql.same import normalise_sql
 
 TOOL_NAME = re.compile(r"[A-Za-z_]\w*")  # as an action is written and read
 NO_SCHEMA = "(the schema is not shown)"
@@ -39,84 +47,60 @@ def open_task(
     Raises UsageError for an empty question or one that leaves no room for the schema, DatabaseError.
     """
     _check_arguments(question, resources, config)
-    config = fitted(config, resources)
-    resources = completed(resources, config)
-    text, evidence = question.text.strip(), question.evidence if config.schema_text.evidence else ""
+    config, resources = fitted(config, resources), completed(resources, config)
+    database, model, text_config, settings = resources.database, resources.model, config.schema_text, config.knowledge
+    text, evidence = question.text.strip(), question.evidence if text_config.evidence else ""
     nlq = prompts.question_text(text, evidence)
     if not text:
         raise UsageError("the question is empty; example: nl2sql ask 'How many orders were shipped?' --db FILE.sqlite")
-    window = resources.model.context_window
-
-    def count(text: str) -> int:
-        return resources.model.count_tokens([{"role": "user", "content": text}])
-
+    window, count = model.context_window, _counter(model)
     tokens = count(nlq)
     if tokens > window // 8:
         raise UsageError(
             f"the question is {len(question.text):,} characters ({tokens:,} tokens); with a window of {window:,} "
-            f"tokens {resources.model.name} takes questions of at most {window // 8:,} tokens: shorten it"
+            f"tokens {model.name} takes questions of at most {window // 8:,} tokens: shorten it"
         )
-    text_config = config.schema_text
-    dialect = resources.database.dialect
-    if config.constrains_sql and dialect != "sqlite":
+    if config.constrains_sql and database.dialect != "sqlite":
         known = f"constrain {config.constrain} knows SQLite only"
-        raise UsageError(f"{known}, and {resources.database.name!r} is {dialect}; use action")
-    described, settings = resources.database.schema(), config.knowledge
+        raise UsageError(f"{known}, and {database.name!r} is {database.dialect}; use action")
+    described, takes_sql = database.schema(), not takes_no_sql(database)
     asked, (facts, flags) = nlq, _facts(nlq, described, settings, count, window // 8)
     if facts:
         nlq = prompts.question_text(text, "\n".join(filter(None, (evidence, facts))))
     values: Sequence[grounding.Match] = ()
-    if text_config.values and not takes_no_sql(resources.database):
-        read = nlq if settings.values else asked
-        nlq, values = grounding.with_values(nlq, resources.database, text_config.values, read)
-    samples = schema.column_samples(resources.database, described, text_config.samples) if text_config.samples else None
+    if text_config.values and takes_sql:
+        nlq, values = grounding.with_values(nlq, database, text_config.values, nlq if settings.values else asked)
     if not described.tables:
-        raise UsageError(f"database {resources.database.name!r} has no tables; nothing can be asked of it")
-    budget = min(text_config.max_tokens, window // 4)
+        raise UsageError(f"database {database.name!r} has no tables; nothing can be asked of it")
+    samples = schema.column_samples(database, described, text_config.samples) if text_config.samples else None
+    task = Task(question, resources, config, described, samples, nlq, values=values, flags=flags)
+    full = NO_SCHEMA if text_config.form == "none" else _within_budget(task, described)
     summary = "\n".join(f"{t.name}: {', '.join(c.name for c in t.columns)}" for t in described.tables)
-    if text_config.form == "none":
-        full = summary = NO_SCHEMA
-    else:
-        full = schema.budget_schema(
-            described, count, budget, text_config.form, samples, descriptions=text_config.descriptions
-        )
-    task = Task(
-        question=question,
-        resources=resources,
-        config=config,
-        schema=described,
-        samples=samples,
-        nlq=nlq,
-        schema_text_full=full,
-        schema_text_focus=full,
-        schema_summary=summary if count(summary) <= budget else full,
-        values=values,
-        flags=flags,
-    )
+    short = text_config.form != "none" and count(summary) <= min(text_config.max_tokens, window // 4)
+    task.schema_text_full = task.schema_text_focus = full
+    task.schema_summary = summary if short else full
 
     def fits(text: str) -> bool:
         return count(text) <= window // 8
 
     if config.few_shot.k:
-        from nl2sql.agents.context import few_shot
-
         pool, pair = resources.examples, shown or few_shot.prompt_pair
-        chosen = few_shot.choose(question, resources.database, pool, config, fits, pair)
+        chosen = few_shot.choose(question, database, pool, config, fits, pair)
         task.examples = [written for example in chosen if (written := pair(example)) is not None]
         task.flags["few_shot"] = [example.id for example in chosen]
-    if settings.verified and settings.examples and not takes_no_sql(resources.database):
-        near = verified.examples_for(question, resources.database, settings, fits, shown)
+    if settings.verified and settings.examples and takes_sql:
+        near = examples_for(question, database, settings, fits, shown)
         task.examples = [*task.examples, *near.values()]
-        task.flags[verified.FLAG] = {"examples": list(near)}
+        task.flags[VERIFIED] = {"examples": list(near)}
     return task
 
 
+def _counter(model: Model) -> Callable[[str], int]:
+    return lambda text: model.count_tokens([{"role": "user", "content": text}])
+
+
 def _facts(
-    nlq: str,
-    described: schema.Schema,
-    settings: KnowledgeConfig,
-    count: Callable[[str], int],
-    most: int,
+    nlq: str, described: schema.Schema, settings: KnowledgeConfig, count: Callable[[str], int], most: int
 ) -> tuple[str, dict[str, Any]]:
     """What is known of the database and ``nlq`` is about, as lines, and the episode's flag of it."""
     if not (settings.file or settings.descriptions):
@@ -142,18 +126,12 @@ def _check_arguments(question: Question, resources: Resources, config: Config) -
 
 
 def link(task: Task) -> dict[str, Any]:
-    """``{schema_text, changed}``: the focus text; sets ``task.schema_text_focus``."""
-    task.schema_text_focus, changed = focus_text(task, task.tables_kept)
+    """``{schema_text, changed}``: the text of the tables that matter most; sets ``task.schema_text_focus``."""
+    focus = task.linked(task.tables_kept)
+    changed = len(focus.tables) < len(task.schema.tables)
+    whole = task.config.schema_text.form == "none" or not changed
+    task.schema_text_focus = task.schema_text_full if whole else _within_budget(task, focus)
     return {"schema_text": task.schema_text_focus, "changed": changed}
-
-
-def focus_text(task: Task, keep: int) -> tuple[str, bool]:
-    """The schema text of the ``keep`` tables that matter most (0: of all), and whether any is left out."""
-    focus = task.linked(keep)
-    changed, form = len(focus.tables) < len(task.schema.tables), task.config.schema_text.form
-    if form == "none" or not changed:
-        return task.schema_text_full, changed
-    return _within_budget(task, focus, form), changed
 
 
 def other_orders(task: Task, count: int) -> list[str]:
@@ -162,8 +140,7 @@ def other_orders(task: Task, count: int) -> list[str]:
     Fewer where the tables have fewer orders, none without a schema text. Where not all tables fit into
     ``schema_text.max_tokens``, another order shows other tables.
     """
-    form = task.config.schema_text.form
-    if form == "none" or not count:
+    if task.config.schema_text.form == "none" or not count:
         return []
     focus = task.linked(task.tables_kept)
     tables, random = list(focus.tables), Random(task.question.text)
@@ -175,17 +152,119 @@ def other_orders(task: Task, count: int) -> list[str]:
         names = tuple(table.name for table in tables)
         if names not in seen:
             seen.add(names)
-            orders.append(_within_budget(task, schema.Schema(tuple(tables), focus.dialect), form))
+            orders.append(_within_budget(task, schema.Schema(tuple(tables), focus.dialect)))
     return orders
 
 
-def _within_budget(task: Task, shown: schema.Schema, form: schema.Form) -> str:
-    model = task.resources.model
-    return schema.budget_schema(
-        shown,
-        lambda text: model.count_tokens([{"role": "user", "content": text}]),
-        min(task.config.schema_text.max_tokens, model.context_window // 4),
-        form,
-        task.samples,
-        descriptions=task.config.schema_text.descriptions,
+def _within_budget(task: Task, shown: schema.Schema) -> str:
+    model, config = task.resources.model, task.config.schema_text
+    assert config.form != "none"
+    most = min(config.max_tokens, model.context_window // 4)
+    count = _counter(model)
+    return schema.budget_schema(shown, count, most, config.form, task.samples, descriptions=config.descriptions)
+
+
+# ------------------------------------------------------------------------ verified queries before a controller
+# SQL that somebody vouches for answers its own question, run in the sandbox like any other; no model is asked. The
+# trace, the decision log and ``Episode.flags["verified"]["reused"]`` say so, and ``["stale"]`` what of the file runs
+# no more. A benchmark's question is the controller's. In a conversation a question of the file is whole, whatever
+# came before it.
+
+VERIFIED = "verified"  # the flag of an episode
+
+
+def reusing(controller: Controller) -> Controller:
+    """``controller``, asked where no verified query answers. Raises UsageError for a broken file."""
+
+    @functools.wraps(controller)
+    def verified_first(question: Question, resources: Resources, config: Config) -> Episode:
+        database, sink = resources.database, resources.sink
+        episode, failed = verified_answer(question, database, config, sink)
+        if episode is not None:
+            return episode
+        episode = controller(question, resources, config)
+        if config.knowledge.verified and not takes_no_sql(database):
+            stale = read_verified(config.knowledge.verified).stale(database) | failed
+            if stale:
+                episode.flags[VERIFIED] = {**episode.flags.get(VERIFIED, {}), "stale": stale}
+        return episode
+
+    return verified_first
+
+
+def verified_answer(
+    question: Question, database: Database, config: Config, sink: EventSink = no_sink
+) -> tuple[Episode | None, dict[str, str]]:
+    """The answer of the verified query that asks the same as ``question``, which needs no model.
+
+    None where there is no such query, it does not run after all (then its question -> why), or a
+    benchmark asks. Raises UsageError for a broken file.
+    """
+    settings = config.knowledge
+    asked_by_a_user = question.split == USER and not question.previous_sql
+    if not (settings.verified and settings.reuse and asked_by_a_user) or takes_no_sql(database):
+        return None, {}
+    queries = read_verified(settings.verified)
+    found = queries.answering(question.text, database, settings.closeness)
+    if found is None:
+        return None, {}
+    query, share = found
+    result = run_bounded(database, query.sql, config.execution)
+    if not result.success:
+        return None, {query.question: str(result.error)}
+    told: dict[str, Any] = {**query.to_dict(), "alike": round(share, 2)}
+    reason = "the same words" if share == 1 else f"all but an opening or articles ({share:.0%} of the words)"
+    seen = {"success": True, "sql": query.sql, "rows": len(result.rows)}
+    record = {
+        "step": 0,
+        "action": "verified_query",
+        "args": {"question": query.question},
+        "observation": seen,
+    }
+    entry = {"step": 0, "decision": "verified_query", "reason": reason, "status": "accept", "data": told}
+    for event in (record, entry):
+        sink({"question": question.id or question.text, **event})
+    episode = Episode(
+        question,
+        "",
+        sql=query.sql,
+        columns=result.columns,
+        rows=result.rows,
+        finish="verified",
+        trace=[record],
+        decision_log=[entry],
+        flags={VERIFIED: {"reused": told}, **cut_rows(result)},
     )
+    return episode, {}
+
+
+def examples_for(
+    question: Question,
+    database: Database,
+    settings: KnowledgeConfig,
+    fits: Callable[[str], bool],
+    shown: Callable[[Question], tuple[str, str] | None] | None = None,
+) -> dict[str, tuple[str, str]]:
+    """The questions of ``knowledge.verified`` likest to ``question`` -> each as a prompt shows it.
+
+    The likest stands last. fits: whether a text of examples may go into the prompt. shown: as for
+    ``agents.opening.open_task``. One without a word in common is not shown, nor is a benchmark's
+    question or gold shown to itself.
+    """
+    queries = read_verified(settings.verified).usable(database)
+    scores = knowledge.relevance(question.text, [query.question for query in queries])
+    golds = {normalise_sql(gold) for gold in question.gold}
+    near: dict[str, tuple[str, str]] = {}
+    for at in sorted(range(len(queries)), key=lambda at: -scores[at]):
+        query = queries[at]
+        itself = question.split != USER and alike(question.text, query.question) > 0
+        if scores[at] == 0 or itself or normalise_sql(query.sql) in golds:
+            continue
+        solved = Question(query.question, database.name, query.name, gold=(query.sql,))
+        pair = (shown or few_shot.prompt_pair)(solved)
+        if pair is None or not fits("\n\n".join("\n".join(told) for told in [*near.values(), pair])):
+            continue
+        near[query.question] = pair
+        if len(near) == settings.examples:
+            break
+    return dict(reversed(near.items()))

@@ -1,4 +1,4 @@
-"""Every prompt, as messages; the texts are in ``prompt_texts``.
+"""Every prompt, as messages; the texts are in ``prompts.yaml``.
 
 >>> constraint_lines({"agg": "count", "needs_group_by": True}).rstrip()
 'The query should: use count, group the rows.'
@@ -15,15 +15,19 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nl2sql.agents.prompt_texts import OWN_TOOLS, PROMPTS, tool_lines
-from nl2sql.agents.prompt_texts import REACT_SYSTEM_PROMPT as REACT_SYSTEM_PROMPT  # the specification's name for it
+from nl2sql.machine import from_yaml
 
 if TYPE_CHECKING:
     from nl2sql.repair.registry import RepairGuidance
 
 ENGINES = {"postgres": "PostgreSQL", "mysql": "MySQL", "duckdb": "DuckDB", "clickhouse": "ClickHouse"}
+PROMPTS: dict[str, str] = from_yaml(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+REACT_SYSTEM_PROMPT = PROMPTS["react_system"]  # the specification's name for it
+TOOL_LINE = re.compile(r"^(\w+)\[(.*)\] - (.+)$", re.MULTILINE)  # a tool, its arguments, what it is for
+HINT = "Hint: the same action gave the same result before; now use "
 NAMING_THE_ENGINE = ("react_system", "react_native_system", "generate_system")
 
 
@@ -41,11 +45,8 @@ def for_engine(overrides: Mapping[str, str], dialect: str) -> dict[str, str]:
     """
     if dialect == "sqlite":
         return dict(overrides)
-    texts = {name: prompt(name, overrides) for name in NAMING_THE_ENGINE}
-    return {
-        **overrides,
-        **{name: text.replace("SQLite", ENGINES.get(dialect, dialect)) for name, text in texts.items()},
-    }
+    engine = ENGINES.get(dialect, dialect)
+    return {**overrides, **{name: prompt(name, overrides).replace("SQLite", engine) for name in NAMING_THE_ENGINE}}
 
 
 def prompt_hashes(overrides: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -62,17 +63,15 @@ def constraint_lines(constraints: Mapping[str, Any] | None) -> str:
     """The extracted constraints as prompt lines; empty when nothing is demanded."""
     if not constraints:
         return ""
-    parts = []
-    if constraints.get("agg"):
-        parts.append(f"use {constraints['agg']}")
-    if constraints.get("needs_group_by"):
-        parts.append("group the rows")
-    if constraints.get("needs_order_by"):
-        parts.append("order the rows")
-    if constraints.get("limit"):
-        parts.append(f"return {constraints['limit']} row{'s' if constraints['limit'] != 1 else ''}")
-    if constraints.get("distinct"):
-        parts.append("no duplicates")
+    limit = constraints.get("limit")
+    said = {
+        "agg": f"use {constraints.get('agg')}",
+        "needs_group_by": "group the rows",
+        "needs_order_by": "order the rows",
+        "limit": f"return {limit} row{'s' if limit != 1 else ''}",
+        "distinct": "no duplicates",
+    }
+    parts = [text for name, text in said.items() if constraints.get(name)]
     return f"The query should: {', '.join(parts)}.\n" if parts else ""
 
 
@@ -94,10 +93,7 @@ def generate_messages(
     fields = {"constraints": constraint_lines(constraints), "schema": schema, "question": question}
     name = "generate_followup_user" if previous_sql else "generate_user"
     user = prompt(name, overrides, **fields, previous_sql=previous_sql)
-    return [
-        {"role": "system", "content": prompt("generate_system", overrides)},
-        {"role": "user", "content": user},
-    ]
+    return _messages(prompt("generate_system", overrides), user)
 
 
 def repair_messages(
@@ -105,10 +101,7 @@ def repair_messages(
 ) -> list[dict[str, str]]:
     """The messages behind ``repair_sql`` [2]: question, failed query, its error, schema."""
     user = prompt("repair_user", overrides, schema=schema, question=question, bad_sql=bad_sql, error=error)
-    return [
-        {"role": "system", "content": prompt("generate_system", overrides)},
-        {"role": "user", "content": user},
-    ]
+    return _messages(prompt("generate_system", overrides), user)
 
 
 def guided_repair_messages(
@@ -136,10 +129,7 @@ def guided_repair_messages(
         alternative=guidance.alternative_approach or "N/A",
         similar=f"\nSIMILAR SUCCESSFUL QUERIES:\n{fixes}" if fixes else "",
     )
-    return [
-        {"role": "system", "content": prompt("generate_system", overrides)},
-        {"role": "user", "content": user},
-    ]
+    return _messages(prompt("generate_system", overrides), user)
 
 
 def failed_before(attempts: Sequence[tuple[str, str]]) -> str:
@@ -155,18 +145,19 @@ def react_messages(
     own_tools: (name, arguments, what it is for) of a user's tools, which the packaged prompt does not name.
     """
     system = prompt("react_system", overrides)
-    return [
-        {"role": "system", "content": system + (OWN_TOOLS + tool_lines(own_tools) if own_tools else "")},
-        {"role": "user", "content": opening},
-    ]
+    if own_tools:
+        lines = [f"{name}[{arguments}] - {says}" for name, arguments, says in own_tools]
+        system += "\n\nMore tools:\n" + "\n".join(lines)
+    return _messages(system, opening)
 
 
 def native_messages(opening: str, overrides: Mapping[str, str] | None = None) -> list[dict[str, str]]:
     """The same for the native tool-calling form; a conversation of calls and answers follows."""
-    return [
-        {"role": "system", "content": prompt("react_native_system", overrides)},
-        {"role": "user", "content": opening},
-    ]
+    return _messages(prompt("react_native_system", overrides), opening)
+
+
+def _messages(system: str, user: str) -> list[dict[str, str]]:
+    return [{"role": "system", "content": system}, {"role": "user", "content": user}]
 
 
 def action_line(tool: str, args: Mapping[str, Any]) -> str:

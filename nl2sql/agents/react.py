@@ -26,11 +26,10 @@ from typing import Any
 from nl2sql.agents import prompts, react_plus, repairing
 from nl2sql.agents.agent_tools import action_space, dispatch
 from nl2sql.agents.failures import EpisodeFailed
-from nl2sql.agents.native_tools import form_of
 from nl2sql.agents.opening import open_task
-from nl2sql.agents.record import Episode
+from nl2sql.agents.record import Episode, failed
 from nl2sql.agents.task import State, guard
-from nl2sql.agents.turns import failed, fit_window, parse_action, shown_observation, turn_grammar
+from nl2sql.agents.turns import fit_window, form_of, parse_action, shown_observation, turn_grammar
 from nl2sql.config import Config
 from nl2sql.interfaces import USER, Database, EventSink, Gate, Model, Question, Resources, Tool, no_sink
 
@@ -326,7 +325,7 @@ def after_run(state: State, step: int, action: str, observation: Any) -> Any:
 
 CHECKS_AFTER_RUN: tuple[tuple[str, str, Callable[[State], str]], ...] = (  # name, reason, why the query is no answer
     ("intent_constraints", "intent_mismatch", lambda state: state.task.intent_mismatch(state.last_sql or "")),
-    *react_plus.CHECKS_AFTER_RUN,
+    ("resampling", "unlikely", react_plus.unlikely),  # react.sure
 )
 
 
@@ -364,8 +363,7 @@ def fall_back(state: State) -> str:
         return "best_so_far"
     react = task.config.react
     if task.schema_summary and react.vanilla:
-        messages = prompts.generate_messages(task.nlq, task.schema_summary, None, **task.prompt_options())
-        raw = task.write_sql(messages, react.max_new_tokens)[0]
+        raw = task.write_sql(task.sql_messages(None, task.schema_summary), react.max_new_tokens)[0]
         sql, _ = guard(task, raw, enabled=react.guardrails)
         if sql:
             state.last_sql = sql

@@ -1,17 +1,20 @@
-"""What ``react_plus`` adds to the loop: one function for each place where they act.
+"""What ``react_plus`` adds to the loop: one function for each place where it acts.
 
 Each addition has a switch in ``ReactConfig`` that is off in ``react``, where every function here adds nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
 from typing import Any
 
-from nl2sql.agents import repairing, resampling
-from nl2sql.agents.prompt_texts import HINT
-from nl2sql.agents.task import State, Task
-from nl2sql.agents.turns import failed
+from nl2sql.agents import repairing
+from nl2sql.agents.opening import other_orders
+from nl2sql.agents.prompts import HINT
+from nl2sql.agents.ranking import Candidate, rank, tells
+from nl2sql.agents.record import failed
+from nl2sql.agents.task import Draft, State, Task, guard
+from nl2sql.interfaces import Sampling
 
 
 def opening(question_line: str, task: Task) -> list[str]:
@@ -56,22 +59,109 @@ def hint(state: State, repeated: bool) -> list[str]:
 
 
 def best_so_far(state: State) -> str | None:
-    """``best_so_far``, with the steps used up: the last query that passed all checks; with ``sure`` the
-    likeliest of all that were written; else the current one, where it runs and only steps were missing."""
-    task, react = state.task, state.task.config.react
-    if not react.best_so_far:
+    """``best_so_far``, with the steps used up: the last query that passed all checks; with ``sure`` the likeliest of
+    all that were written; else the current one, where it runs and only steps were missing."""
+    task, sql = state.task, state.last_sql
+    if not task.config.react.best_so_far:
         return None
-    likeliest = resampling.best_written(task) if react.sure else None
-    return task.best_sql or likeliest or _waiting(state)
+    if best := task.best_sql or (_likeliest(task) if task.config.react.sure else None):
+        return best
+    return sql if sql and not state.candidate_failed and task.result_of(sql).success else None
 
 
-def _waiting(state: State) -> str | None:
-    sql = state.last_sql
-    return sql if sql and not state.candidate_failed and state.task.result_of(sql).success else None
+# ----------------------------------------------------------------------------------------- the loop's own doubt
+# A model that is asked to repair repeats itself; under another order of the tables it writes other queries. Once an
+# episode, ``repair_samples`` of them are written where the model held its query for unlikely (``sure``) or a repair
+# is due. The best of all, by the candidates' own rule (``ranking.rank``), is the repair.
+
+RESAMPLED = "resampled"  # the episode's flag
 
 
-# Of a query that ran: the check's name, the reason that it gives, and why the query is no answer.
-CHECKS_AFTER_RUN: tuple[tuple[str, str, Callable[[State], str]], ...] = (
-    ("suspicions", "suspicious", lambda state: state.task.suspicion(state.last_sql or "")),  # react.suspicion_repair
-    ("resampling", "unlikely", resampling.unlikely),  # react.sure
-)
+def unlikely(state: State) -> str:
+    """Why the current query, which ran, is doubted: its model gave it a probability below ``react.sure``, or it is
+    suspicious; "" where it is not, and once others were written."""
+    react, task, sql = state.task.config.react, state.task, state.last_sql or ""
+    if not react.sure or RESAMPLED in task.flags:
+        return ""
+    likely = _likely(_note_current(state))
+    if likely is not None and likely < react.sure:
+        doubt = f"P(query)={likely:.2f} is below {react.sure:g}"
+    else:
+        doubt = ", ".join(task.suspected_by(sql))
+    if doubt and not react.repair_samples:  # else ``another`` counts
+        task.count(RESAMPLED)
+    return doubt
+
+
+def another(state: State) -> str:
+    """The best of all queries that were written and run, as a raw text; new ones are written at the first call.
+
+    Where none runs, one that was not tried; "" without any, and with ``repair_samples`` 0.
+    """
+    task = state.task
+    if not task.config.react.repair_samples:
+        return ""
+    _note_current(state)
+    if RESAMPLED not in task.flags:
+        task.count(RESAMPLED)
+        for draft in _written(state):
+            _note(state, draft)
+    if best := _likeliest(task):
+        return task.candidate(best).raw_sql
+    tried = {sql for sql, _ in repairing.refused_candidates(state.trace)} | {state.last_sql or ""}
+    return next((known.raw_sql for known in _noted(task) if known.sql not in tried), "")
+
+
+def _written(state: State) -> list[Draft]:
+    """One greedy answer under another order of the tables, where there is one, and sampled ones."""
+    task, config = state.task, state.task.config
+    orders = other_orders(task, 1)
+    messages = task.sql_messages(state.constraints, orders[0] if orders else None)
+    limit = config.react.max_new_tokens
+    written = task.complete_sql(messages, limit, n=1) if orders else []
+    if left := config.react.repair_samples - len(written):
+        sampling = Sampling(config.candidates.temperature, config.candidates.top_p)
+        written += task.complete_sql(messages, limit, sampling=sampling, n=left)
+    return written
+
+
+def _likeliest(task: Task) -> str | None:
+    """The best of the noted queries that run, by ``config.candidates``; None where none runs."""
+    entries = [known for known in _noted(task) if task.result_of(known.sql).success]
+    results = [task.result_of(known.sql) for known in entries]
+    for known, result in zip(entries, results, strict=True):
+        known.suspected = task.suspected_by(known.sql)
+        known.parts |= {"executes": 1.0, "rows": float(tells(result)), "probability": _likely(known)}
+    return rank(entries, results, task.config.candidates)[0].sql if entries else None
+
+
+def _noted(task: Task) -> list[Candidate]:
+    """The queries that a choice is made among, in the order of writing."""
+    return [known for known in task.candidates.values() if known.steps]
+
+
+def _note_current(state: State) -> Candidate:
+    current = state.task.candidate(state.last_sql or "")
+    if current.sql and not current.steps:
+        current.steps.append(_step(state))
+        if draft := state.task.drafts.get(current.raw_sql):
+            current.logprob = draft.completion.logprob
+    return current
+
+
+def _note(state: State, draft: Draft) -> None:
+    """A draft that the guardrails accept is a candidate; of several writings the likeliest counts."""
+    sql, reason = guard(state.task, draft.raw_sql, enabled=state.task.config.react.guardrails)
+    if reason is None:
+        known, logprob = state.task.candidate(sql), draft.completion.logprob
+        if not known.steps or (logprob is not None and (known.logprob is None or logprob > known.logprob)):
+            known.raw_sql, known.logprob = draft.raw_sql, logprob
+        known.steps.append(_step(state))
+
+
+def _step(state: State) -> int:
+    return int(state.trace[-1]["step"]) if state.trace else 0
+
+
+def _likely(known: Candidate) -> float | None:
+    return None if known.logprob is None else math.exp(known.logprob)

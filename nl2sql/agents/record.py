@@ -23,6 +23,7 @@ from nl2sql.interfaces import Completion, Message, Question, Row, Usage
 from nl2sql.machine import masked
 
 TRACE_FORMAT = 1
+MOST_LINES, WIDTH = 40, 10  # of a record as text, and of its head
 COMPLIANCE_FLAGS = (
     "generate_without_constraints",
     "run_without_validate",
@@ -69,6 +70,11 @@ class Episode:
         from nl2sql.agents.display import episode_html  # not before a notebook asks for it
 
         return episode_html(self.to_dict())
+
+
+def failed(observation: Any) -> bool:
+    """Is this the observation of a blocked, rejected or failed action?"""
+    return isinstance(observation, Mapping) and observation.get("error") is not None
 
 
 def in_shape(episode: Episode) -> None:
@@ -211,3 +217,39 @@ def call_record(
         "usage": completion.usage.to_dict(),
         "started": started,
     }
+
+
+# ------------------------------------------------------------------------------------------------ as text
+#     step 1 | model     Action: run_sql[{}]
+#            | forced    run_sql -> repair_sql: pending_repair:unknown_column:orders.stat
+#            | repair_sql  {"sql": "SELECT COUNT(*) FROM orders;", ...}
+#            | accept    ok
+
+
+def event_text(event: Mapping[str, Any]) -> str:
+    """One trace record (8.1) or decision-log entry (8.2) as lines; control characters as escapes."""
+    if "llm" in event:
+        return _lines(event, "model", str(event["llm"]).strip())
+    if "forced_action" in event:
+        asked = event["requested_action"] or "no action"
+        return _lines(event, "forced", f"{asked} -> {event['forced_action']}: {event['reason']}")
+    if "decision" in event:
+        return _lines(event, str(event["status"]), f"{event['decision']}: {event['reason']}")
+    seen = event.get("observation")
+    arguments = json_text(event["args"]) if event.get("args") else ""
+    text = seen if isinstance(seen, str) else json_text(seen)
+    return _lines(event, str(event.get("action") or "none"), f"{arguments} {text}".strip())
+
+
+def escaped(text: str) -> str:
+    """The text on one line, control characters as escapes: nobody's data drives a terminal."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def _lines(event: Mapping[str, Any], head: str, text: str) -> str:
+    lines: Sequence[str] = text.splitlines() or [""]
+    if len(lines) > MOST_LINES:
+        lines = [*lines[:MOST_LINES], f"... {len(lines) - MOST_LINES} more lines (all of them: --json)"]
+    start = f"step {event.get('step', '?')}".ljust(8)
+    heads = [f"{start}| {head.ljust(WIDTH)}", *[f"{' ' * 8}| {' ' * WIDTH}"] * (len(lines) - 1)]
+    return "\n".join(f"{left} {escaped(line)}".rstrip() for left, line in zip(heads, lines, strict=True))

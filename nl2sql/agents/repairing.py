@@ -12,17 +12,18 @@ helped by a fix that was stored from itself.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nl2sql.agents import prompts
 from nl2sql.agents.checks.literal_repair import repair_literals
+from nl2sql.agents.task import State, Task, guard
+from nl2sql.config import RepairConfig
 from nl2sql.errors import DatabaseError, UsageError, one_line
 from nl2sql.interfaces import USER, Sampling
 
 if TYPE_CHECKING:
-    from nl2sql.agents.task import State, Task
-    from nl2sql.config import RepairConfig
     from nl2sql.repair.analyzer import ErrorAnalyzer
     from nl2sql.repair.corpus import Corpus, Repair
 
@@ -116,7 +117,6 @@ def written(state: State, asked: list[dict[str, str]]) -> str:
 
 
 def _compiles(task: Task, raw: str) -> bool:
-    from nl2sql.agents.task import guard
     from nl2sql.repair.deterministic import fault
 
     sql, reason = guard(task, raw, enabled=task.config.react.guardrails)
@@ -126,31 +126,17 @@ def _compiles(task: Task, raw: str) -> bool:
 def messages(state: State, sql: str, error: str) -> list[dict[str, str]] | None:
     """The prompt that repairs ``sql``, the current SQL, for ``repair.guidance``; None for level ``error``, the
     specification's own prompt."""
-    from nl2sql.agents import prompts
     from nl2sql.repair.deterministic import valid_part
 
     task = state.task
     level, overrides = task.config.repair.guidance, task.config.prompts
     if level == "error":
         return None
-    return prompts.guided_repair_messages(
-        task.nlq,
-        sql or "(none)",
-        error,
-        task.schema_text_focus,
-        guidance(state, sql, error),
-        _earlier(state, sql),
-        valid_part(sql, task.resources.database),
-        overrides,
-    )
-
-
-def _earlier(state: State, sql: str) -> list[tuple[str, str]]:
-    """The episode's failures before ``sql``, oldest first: (SQL, error)."""
-    before = [
-        (tried, why[:MAX_ERROR]) for tried, why in refused_candidates(state.trace) if tried.strip() != sql.strip()
-    ]
-    return before[-MAX_ATTEMPTS:]
+    refused = refused_candidates(state.trace)
+    earlier = [(tried, why[:MAX_ERROR]) for tried, why in refused if tried.strip() != sql.strip()][-MAX_ATTEMPTS:]
+    valid, known = valid_part(sql, task.resources.database), guidance(state, sql, error)
+    shown = task.schema_text_focus
+    return prompts.guided_repair_messages(task.nlq, sql or "(none)", error, shown, known, earlier, valid, overrides)
 
 
 def guidance(state: State, sql: str, error: str) -> Any:
@@ -178,16 +164,10 @@ def _analyzer(dialect: str, corpus: Corpus | None, threshold: float, version: st
 def refused_candidates(trace: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
     """The candidates in a trace that a validation or their run refused, each with its last error, in its order."""
     reasons: dict[str, str] = {}
-    sql = ""
-    for record in trace:
-        action, seen = record.get("action"), record.get("observation")
-        if not isinstance(seen, dict):
-            continue
-        if action in ("generate_sql", "repair_sql") and seen.get("sql"):
-            sql = str(seen["sql"])
-        elif sql and action in CHECKS and (seen.get("valid") is False or seen.get("success") is False):
+    for _, sql, passed, reason in _judged(trace):
+        if sql and not passed:
             reasons.pop(sql, None)  # one that fails again is the youngest
-            reasons[sql] = str(seen.get("reason") or seen.get("error") or "")
+            reasons[sql] = reason
     return list(reasons.items())
 
 
@@ -197,19 +177,26 @@ def repairs_of_trace(trace: Iterable[Mapping[str, Any]], question: str = "") -> 
     from nl2sql.repair.corpus import Repair
 
     repairs: list[Repair] = []
-    sql, failed = "", ("", "")
+    failed = ("", "")
+    for action, written_sql, passed, reason in _judged(trace):
+        sql = written_sql.strip().rstrip(";")
+        if not passed:
+            failed = (sql, reason)
+        elif action == "run_sql":
+            if failed[0] and failed[0] != sql:
+                repairs.append(Repair(question, failed[1], failed[0], sql))
+            failed = ("", "")
+    return repairs
+
+
+def _judged(trace: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, str, bool, str]]:
+    """Each check of a candidate: (the check, the candidate, whether it passed, why not)."""
+    sql = ""
     for record in trace:
         action, seen = record.get("action"), record.get("observation")
         if not isinstance(seen, Mapping):
             continue
         if action in ("generate_sql", "repair_sql") and seen.get("sql"):
-            sql = str(seen["sql"]).strip().rstrip(";")
-        elif action in ("validate_sql", "validate_constraints") and seen.get("valid") is False:
-            failed = (sql, str(seen.get("reason", "")))
-        elif action == "run_sql" and seen.get("success") is False:
-            failed = (sql, str(seen.get("error", "")))
-        elif action == "run_sql" and seen.get("success") is True:
-            if failed[0] and failed[0] != sql:
-                repairs.append(Repair(question, failed[1], failed[0], sql))
-            failed = ("", "")
-    return repairs
+            sql = str(seen["sql"])
+        elif action in CHECKS and isinstance(passed := seen.get("valid", seen.get("success")), bool):
+            yield action, sql, passed, str(seen.get("reason") or seen.get("error") or "")

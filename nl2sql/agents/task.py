@@ -10,13 +10,11 @@ the end.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nl2sql.agents import prompts
-from nl2sql.agents.ahead import begun
 from nl2sql.agents.checks import constraints, guardrails
 from nl2sql.agents.checks.candidate import behind_prefill
 from nl2sql.agents.context import grounding, linking
@@ -31,9 +29,6 @@ from nl2sql.databases.schema import Schema
 from nl2sql.errors import ModelError, UsageError
 from nl2sql.interfaces import Completion, Database, Message, Question, Resources, RunResult, Sampling, Usage
 from nl2sql.sql.parse import bounded
-
-if TYPE_CHECKING:
-    from nl2sql.agents.checks.suspicions import Suspicion
 
 LINK_MAX_TABLES = 6  # the specification's number
 THINKING_CHARS = 20_000  # of a call's thoughts that its record keeps
@@ -61,9 +56,9 @@ class Task:
     schema: schema.Schema
     samples: Mapping[str, Mapping[str, Sequence[Any]]] | None
     nlq: str  # the question, with its evidence where the benchmark has any, and the values that it names
-    schema_text_full: str
-    schema_text_focus: str
-    schema_summary: str
+    schema_text_full: str = ""
+    schema_text_focus: str = ""
+    schema_summary: str = ""
     values: Sequence[grounding.Match] = ()  # those of the question's line of values
     examples: Sequence[tuple[str, str]] = ()  # few-shot (question, SQL), the likest last
     usage: Usage = field(default_factory=Usage)
@@ -75,7 +70,6 @@ class Task:
     candidates: dict[str, Candidate] = field(default_factory=dict)  # by SQL: all that is known of a query
     best_sql: str | None = None  # the last SQL that ran and passed the intent check
     bootstrap_lines: int = 0  # history lines before step 0, which are never elided
-    suspected: set[str] = field(default_factory=set)  # suspicions that have forced a repair
 
     def count(self, flag: str, by: int = 1) -> None:
         self.flags[flag] = self.flags.get(flag, 0) + by
@@ -108,66 +102,43 @@ class Task:
         """The prompt of ``generate_sql`` and of every baseline: the focused schema, and what the question demands."""
         demanded = constraints if self.config.react.constraints_gate else None
         shown = self.schema_text_focus if schema_text is None else schema_text
-        return prompts.generate_messages(self.nlq, shown, demanded, **self.prompt_options())
-
-    def prompt_options(self) -> dict[str, Any]:
-        """What every prompt for SQL gets beside question, schema and constraints."""
-        return {
-            "overrides": self.config.prompts,
-            "examples": self.examples,
-            "previous_sql": self.question.previous_sql,
-        }
+        return prompts.generate_messages(
+            self.nlq, shown, demanded, self.config.prompts, self.examples, self.question.previous_sql
+        )
 
     def write_sql(self, messages: Sequence[Message], max_new_tokens: int, **options: Any) -> list[str]:
         """Raw SQL texts for an SQL prompt: the open turn's prefill and what the model made of it."""
         return [draft.raw_sql for draft in self.complete_sql(messages, max_new_tokens, **options)]
 
-    def complete_sql(self, messages: Sequence[Message], max_new_tokens: int, **options: Any) -> list[Draft]:
-        """The same with the completions behind them; options as for ``begin_sql``."""
-        return self.begin_sql(messages, max_new_tokens, **options)()
-
-    def begin_sql(
+    def complete_sql(
         self,
         messages: Sequence[Message],
         max_new_tokens: int,
         *,
         constrained: bool = False,
-        prefill: str | None = None,
         **options: Any,
-    ) -> Callable[[], list[Draft]]:
-        """The same as a ``call``. constrained: under the schema's grammar in any case.
+    ) -> list[Draft]:
+        """The same with the completions behind them. constrained: under the schema's grammar in any case.
 
-        prefill: the beginning of the answer, in place of the prompts' own. Raises UsageError where the database takes
-        structured queries only.
+        Raises UsageError where the database takes structured queries only, EpisodeFailed where the model fails.
         """
         if takes_no_sql(self.resources.database):
             raise UsageError(f"{self.resources.database.name} takes no SQL; ask it with --controller vizql")
-        if prefill is None:
-            prefill = prompts.prompt("generate_prefill", self.config.prompts)
+        prefill = prompts.prompt("generate_prefill", self.config.prompts)
         if self.config.constrain == "plain":
             shown = MOST_TABLES if self.schema_text_focus == self.schema_text_full else LINK_MAX_TABLES
             options["grammar"] = plain_grammar(self.linked(shown), prefill)
         elif constrained or self.config.constrain == "sql":
             options["grammar"] = select.select_grammar(self.schema, prefill)
-        call = self.call(messages, "sql", prefill=prefill, stop=SQL_STOPS, max_new_tokens=max_new_tokens, **options)
-
-        def ended() -> list[Draft]:
-            completions = call()
-            if thoughts := sum(bool(c.thinking) and not c.text.strip() for c in completions):
-                self.count("only_thoughts", thoughts)
-            dialect = self.schema.dialect
-            joined = [(behind_prefill(prefill, completion.text, dialect), completion) for completion in completions]
-            drafts = [Draft(raw, prefill if raw != completion.text else "", completion) for raw, completion in joined]
-            self.drafts |= {draft.raw_sql: draft for draft in drafts}
-            return drafts
-
-        return ended
-
-    def guardrail_options(self) -> dict[str, Any]:
-        """How the guardrails are applied: those that an ablation leaves out, and whether an unasked order goes."""
-        react = self.config.react
-        cut = [name for name in guardrails.CUTTABLE if not getattr(react, name)]
-        return {"cut": cut, "strip_unasked": react.strip_unasked}
+        options |= {"prefill": prefill, "stop": SQL_STOPS, "max_new_tokens": max_new_tokens}
+        drafts = []
+        for completion in self.complete(messages, "sql", **options):
+            if completion.thinking and not completion.text.strip():
+                self.count("only_thoughts")
+            raw = behind_prefill(prefill, completion.text, self.schema.dialect)
+            drafts.append(Draft(raw, prefill if raw != completion.text else "", completion))
+        self.drafts |= {draft.raw_sql: draft for draft in drafts}
+        return drafts
 
     def own_text(self, raw_sql: str) -> str:
         """The part of a raw SQL text that the model wrote: without the prefill that opened its turn."""
@@ -182,54 +153,33 @@ class Task:
         react = self.config.react
         return Sampling(react.temperature, react.top_p) if react.do_sample else None
 
-    def ask(self, messages: Sequence[Message], **options: Any) -> Completion:
+    def ask(self, messages: Sequence[Message], kind: str = "act", **options: Any) -> Completion:
         """The loop's next turn: greedy, or seeded with ``do_sample``. Raises EpisodeFailed."""
-        return self.ask_many(messages, "act", sampling=self.sampling(), n=1, **options)[0]
+        return self.complete(messages, kind, sampling=self.sampling(), n=1, **options)[0]
 
-    def ask_many(self, messages: Sequence[Message], kind: str, **options: Any) -> list[Completion]:
-        """``n`` completions of one prompt, each recorded in ``calls``; options as for ``call``."""
-        return self.call(messages, kind, **options)()
+    def complete(self, messages: Sequence[Message], kind: str, **options: Any) -> list[Completion]:
+        """``n`` completions of one prompt, each recorded in ``calls``. Raises EpisodeFailed("model", ...).
 
-    def call(
-        self, messages: Sequence[Message], kind: str, *, before: int | None = None, **options: Any
-    ) -> Callable[[], list[Completion]]:
-        """``n`` completions of one prompt: a function that waits for them and records each in ``calls``.
-
-        before: the model is asked at once, in a thread, while so many completions are still to be recorded. The
-        function raises EpisodeFailed("model", ...).
+        A text past the limits (``sql.bounds``) is replaced by a line that says so, which is neither an action nor SQL,
+        and counted in ``flags["past_limits"]``.
         """
-        at = len(self.calls) + (before or 0)
-        seed = self.config.seed * 1_000_003 + at if options.get("sampling") else None
-        generate = partial(self.resources.model.generate, messages, seed=seed, cancel=self.resources.cancel, **options)
+        seed = self.config.seed * 1_000_003 + len(self.calls) if options.get("sampling") else None
         began = time.perf_counter()
-        wait = generate if before is None else begun(generate)
-        return lambda: self._ended(wait, messages, kind, began, options)
-
-    def _ended(
-        self,
-        wait: Callable[[], list[Completion]],
-        messages: Sequence[Message],
-        kind: str,
-        began: float,
-        options: Mapping[str, Any],
-    ) -> list[Completion]:
-        """Every text of a model comes in here. One past the limits (``sql.bounds``) is replaced by a line that says so,
-        which is neither an action nor SQL, and counted in ``flags["past_limits"]``; its call shows how it ``began``.
-        """
         with blaming_model():
-            completions = wait()
+            model, cancel = self.resources.model, self.resources.cancel
+            completions = model.generate(messages, seed=seed, cancel=cancel, **options)
             if len(completions) != (wanted := options.get("n", 1)):
                 raise ModelError(f"it gave {len(completions)} completions where {wanted} were asked for")
+        # act: Episode.messages and its transcript, unless they are a conversation of calls
+        sent = None if kind == "act" and "tools" not in options else list(messages)
         admitted = [replace(completion, text=bounded(completion.text)) for completion in completions]
         for written, completion in zip(completions, admitted, strict=True):
-            refused = completion.text != written.text
-            if refused:
-                self.count("past_limits")
-            # act: Episode.messages and its transcript, unless they are a conversation of calls
-            sent = None if kind == "act" and "tools" not in options else list(messages)
             record = call_record(kind, sent, completion, round(began - self.began, 4), options.get("prefill", ""))
-            record |= {"began": written.text[:BEGAN_CHARS]} if refused else {}
-            record |= {"thinking": written.thinking[:THINKING_CHARS]} if written.thinking else {}
+            if completion.text != written.text:
+                self.count("past_limits")
+                record["began"] = written.text[:BEGAN_CHARS]
+            if written.thinking:
+                record["thinking"] = written.thinking[:THINKING_CHARS]
             self.calls.append(record)
             self.usage = self.usage + completion.usage
             if completion.finish_reason == "length":
@@ -243,28 +193,15 @@ class Task:
         fits, reason = constraints.intent_constraints(self.question.text, sql, self.schema)
         return "" if fits else reason
 
-    def suspicion(self, sql: str) -> str:
-        """With ``react.suspicion_repair``: the first suspicion about a query that ran, "" without one. Each is told
-        once: a model that answers with the same query again keeps it."""
-        if not self.config.react.suspicion_repair:
-            return ""
-        for item in self._suspicions(sql):
-            if item.text not in self.suspected:
-                self.suspected.add(item.text)
-                return f"{item.check}: {item.text}"
-        return ""
-
     def suspected_by(self, sql: str) -> tuple[str, ...]:
         """The names of the checks that find a query that ran suspicious."""
-        return tuple(dict.fromkeys(item.check for item in self._suspicions(sql)))
-
-    def _suspicions(self, sql: str) -> list[Suspicion]:
         from nl2sql.agents.checks.suspicions import suspicions
 
         known = self.candidate(sql)
         if known.warnings is None:
             result, database = self.result_of(sql), self.resources.database
-            known.warnings = suspicions(self.question.text, sql, database, result, self.config.suspicions)
+            noted = suspicions(self.question.text, sql, database, result, self.config.suspicions)
+            known.warnings = tuple(dict.fromkeys(item.check for item in noted))
         return known.warnings
 
     def episode(
@@ -273,21 +210,16 @@ class Task:
         sql: str,
         *,
         raw_sql: str,
-        finish: str,
         error: str | None,
-        steps: int,
         trace: list[dict[str, Any]],
-        decision_log: list[dict[str, Any]],
-        messages: list[dict[str, str]],
-        transcript: str,
-        compliance: Mapping[str, bool] | None = None,
         why_none: str = "controller: no SQL",
         flags: Mapping[str, Any] | None = None,
+        **fields: Any,
     ) -> Episode:
         """The Episode: ``sql`` with its rows, and all that was recorded.
 
         raw_sql: the text behind ``sql``, its prefill included. why_none: the error of an episode without SQL.
-        compliance: of the trace, where nothing else is given.
+        fields: of the Episode besides; its compliance is that of the trace, where no other is given.
         """
         result = self.result_of(sql)
         if error is None and not result.success:
@@ -295,32 +227,13 @@ class Task:
         if not sql and (thoughts := self.flags.get("only_thoughts")):
             error = f"{error}; {thoughts} of the model's answers held thoughts and nothing else: allow it more tokens "
             error += "(--server thinking=4096), or ask it not to think (--server thinking=0)"
+        counts = self.flags | repair_counts(trace) | {"rejected": self.rejected} | cut_rows(result)
+        fields = {"compliance": summarize_trace(trace), "flags": {**counts, **(flags or {})}, **fields}
+        fields |= {"columns": result.columns, "rows": result.rows, "calls": self.calls, "usage": self.usage}
+        own, prefill = self.own_text(raw_sql), self.prefill_of(raw_sql)
+        seconds = time.perf_counter() - self.began
         return Episode(
-            question=self.question,
-            controller=controller,
-            sql=sql,
-            raw_sql=self.own_text(raw_sql),
-            prefill=self.prefill_of(raw_sql),
-            columns=result.columns,
-            rows=result.rows,
-            error=error,
-            finish=finish,
-            steps=steps,
-            trace=trace,
-            decision_log=decision_log,
-            compliance=dict(summarize_trace(trace) if compliance is None else compliance),
-            messages=messages,
-            transcript=transcript,
-            calls=self.calls,
-            usage=self.usage,
-            seconds=time.perf_counter() - self.began,
-            flags={
-                **self.flags,
-                **repair_counts(trace),
-                "rejected": self.rejected,
-                **cut_rows(result),
-                **(flags or {}),
-            },
+            self.question, controller, sql, own, prefill, error=error, trace=trace, seconds=seconds, **fields
         )
 
 
@@ -380,4 +293,7 @@ def guard(task: Task, raw_sql: str, *, enabled: bool = True) -> tuple[str, str |
     if not enabled:
         text = raw_sql.strip()
         return (text, None) if text else ("", "clean_reject:empty")
-    return guardrails.apply_guardrails(raw_sql, task.question.text, task.schema, **task.guardrail_options())
+    react = task.config.react
+    cut = [name for name in guardrails.CUTTABLE if not getattr(react, name)]  # by an ablation
+    asked, schema = task.question.text, task.schema
+    return guardrails.apply_guardrails(raw_sql, asked, schema, cut=cut, strip_unasked=react.strip_unasked)

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from nl2sql.agents.checks.suspicions import texts
-from nl2sql.agents.record import json_value
-from nl2sql.agents.transcript import escaped
+from nl2sql.agents.record import escaped, json_value
 from nl2sql.errors import printable
 from nl2sql.eval.tables import records_text
 

@@ -154,7 +154,7 @@ def _question(argument: str | None) -> str:
 
 
 def _print_step(event: Mapping[str, Any]) -> None:
-    from nl2sql.agents.transcript import event_text
+    from nl2sql.agents.record import event_text
 
     if event.get("status") != "forced":  # the override itself was shown
         kind = "forced" if "forced_action" in event else str(event.get("status"))

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 
 from nl2sql.machine import MAX_TIMEOUT_S
 
-PROMPT_NAMES = (  # their texts are in agents/prompt_texts.py
+PROMPT_NAMES = (  # their texts are in agents/prompts.yaml
     *("generate_prefill", "react_system", "react_native_system", "generate_system", "generate_user", "few_shot"),
     *("few_shot_example", "repair_user", "repair_guided_user"),
     *("generate_followup_user", "resolve_system", "resolve_user"),
@@ -80,7 +80,6 @@ class ReactConfig(_Frozen):
     strip_unasked: bool = False  # the letter of 4.1.2: ORDER BY and LIMIT go where no cue asks for a ranking
     explain: bool = False  # validate_sql also asks the engine to compile the query; always on other engines than SQLite
     suggestions: bool = False  # the observation of validate_sql names what may have been meant
-    suspicion_repair: bool = False  # a suspicion about a query that ran forces a repair, each one once
     # a query that ran is repaired, once, where the model gave it a lower probability, or a suspicion stands; 0: off
     sure: float = Field(0.0, ge=0, le=1)
     # the first repair_sql writes so many queries under another order of the tables; the best of all that run is the
@@ -208,10 +207,9 @@ class KnowledgeConfig(_Frozen):
 
 
 class ReflectConfig(_Frozen):
-    """Reflection and retry (docs/reflection.md). By default only critical errors are retried, as specified."""
+    """Reflection and retry (docs/reflection.md)."""
 
     max_iterations: int = Field(3, ge=1, le=100)  # generations, the first one among them
-    refine_on: Literal["critical", "failure", "mismatch"] = "critical"  # each level includes those before it
     slow_s: float = Field(5.0, gt=0)  # a query that takes longer is reported as slow
 
 

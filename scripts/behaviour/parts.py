@@ -40,7 +40,7 @@ def parts(inputs: Path) -> dict[str, list[str]]:
 
     loop = f"{inputs / 'my_loop.py'}:my_loop"
     s16, patterns = "react.max_steps=16", "repair.guidance=patterns"
-    full = sets("reflect.refine_on=mismatch", "reflect.max_iterations=5")
+    full = sets("reflect.max_iterations=5", patterns)
     return {
         "eval_float32": [*MAKE_EVAL, "--dtype", "float32"],
         # -- every controller, scripted
@@ -79,7 +79,6 @@ def parts(inputs: Path) -> dict[str, list[str]]:
         ),
         "scripted_reflect": scripted("reflect", control=True),
         "scripted_reflect_full": scripted("reflect", *full),
-        "scripted_reflect_failure": scripted("reflect", *sets("reflect.refine_on=failure", patterns)),
         "scripted_reflect_deterministic": scripted("reflect", *sets("repair.deterministic=true")),
         "scripted_candidates": scripted("candidates", control=True),
         "scripted_candidates_vote": scripted("candidates", *sets("candidates.choose=vote", "candidates.retry=2")),

@@ -9,7 +9,6 @@ import re
 import sqlite3
 import subprocess
 import sys
-import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +20,7 @@ from fixture_lines import read_cases
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nl2sql.agents.candidates.agent import ReactSqlAgent, Search, candidates
+from nl2sql.agents.candidates import ReactSqlAgent, Search, candidates
 from nl2sql.agents.controllers import answer, get_controller, with_preset
 from nl2sql.agents.opening import open_task
 from nl2sql.agents.ranking import PARTS, Candidate, rank, weighted_score
@@ -406,37 +405,11 @@ def test_no_view_is_begun_that_would_end_after_the_time(slowest: float, over: bo
     assert Search(State(task), config.candidates).settled(slowest) is over
 
 
-class Together(ScriptedModel):
-    """Answers samples only once it is asked for the greedy answer as well, and the other way round."""
-
-    def __init__(self, batch_size: int) -> None:
-        super().__init__([RIGHT] * 8)
-        self.batch_size = batch_size
-        self.both, self.seeds = threading.Barrier(2, timeout=10), []
-
-    def generate(self, messages: Sequence[Message], **options: Any) -> list[Completion]:
-        if self.batch_size > 1:
-            self.both.wait()
-        self.seeds.append((options["n"], options["seed"]))
-        return super().generate(messages, **options)
-
-    def for_episode(self, *_: str) -> Together:
-        return self
-
-
-def test_with_a_budget_of_seconds_greedy_and_sampled_answers_are_asked_for_together(shop: Path) -> None:
-    config = build_config({"candidates": {**VIEWS["candidates"], "agree": 0.0, "seconds": 1e-9}})
-    seen = []
-    for batch_size in (1, 8):
-        model = Together(batch_size)
-        episode = answer(QUESTION, SqliteDatabase(shop), model, "candidates", config)
-        assert [call["text"] for call in episode.calls] == [RIGHT] * 4
-        seen.append(sorted(model.seeds, key=str))
-    assert seen[0] == seen[1] == [(1, None), (3, 1)]  # the seed does not depend on who is first
-
-
 def test_a_failure_of_the_samples_is_the_episodes_and_what_was_written_before_stays(shop: Path) -> None:
-    class Failing(Together):
+    class Failing(ScriptedModel):
+        def for_episode(self, *_: str) -> Failing:
+            return self
+
         def generate(self, messages: Sequence[Message], **options: Any) -> list[Completion]:
             answers = super().generate(messages, **options)
             if options["n"] > 1:
@@ -444,7 +417,7 @@ def test_a_failure_of_the_samples_is_the_episodes_and_what_was_written_before_st
             return answers
 
     config = build_config({"candidates": {**VIEWS["candidates"], "seconds": 5.0}})
-    episode = answer(QUESTION, SqliteDatabase(shop), Failing(8), "candidates", config)
+    episode = answer(QUESTION, SqliteDatabase(shop), Failing([RIGHT] * 8), "candidates", config)
     assert episode.error == "model: no memory" and episode.sql == RIGHT
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from nl2sql.agents.candidates.agent import candidates
-from nl2sql.agents.candidates.confidence import LEAST, logistic, packaged, signals
+from nl2sql.agents.candidates import candidates
 from nl2sql.agents.context.linking import uncovered_share
+from nl2sql.agents.ranking import LEAST, logistic, packaged, signals
 from nl2sql.agents.record import Episode
 from nl2sql.config import build_config
 from nl2sql.databases.sqlite.database import SqliteDatabase

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from people import make_database
 
-from nl2sql.agents import prompt_texts, prompts
+from nl2sql.agents import prompts
 from nl2sql.agents.context.few_shot import check_few_shot, choose, masked, pool_of, prompt_pair
 from nl2sql.agents.controllers import get_controller
 from nl2sql.agents.record import Episode
@@ -155,7 +155,7 @@ def test_every_controller_shows_the_examples_and_none_without_k(name: str, shop:
 def test_without_examples_the_prompt_is_what_adapters_were_trained_on() -> None:
     system, user = prompts.generate_messages("How many?", "t(a)", {"agg": "COUNT"})
     assert user["content"] == "Schema:\nt(a)\n\nQuestion: How many?\nThe query should: use COUNT.\nSQL:"
-    assert system["content"] == prompt_texts.GENERATE_SYSTEM_PROMPT
+    assert system["content"] == prompts.PROMPTS["generate_system"]
 
 
 def test_questions_of_one_database_share_what_stands_before_the_examples(shop: Path, pool: str) -> None:

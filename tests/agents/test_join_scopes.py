@@ -15,8 +15,7 @@ from fixture_lines import read_cases
 from models.tiny import tiny_tokenizer
 from test_grammars import accepts
 
-from nl2sql.agents.grammars.join_scopes import MOST_OF_A_TABLE, joined_sets, other_joins
-from nl2sql.agents.grammars.select import select_grammar
+from nl2sql.agents.grammars.select import MOST_OF_A_TABLE, joined_sets, other_joins, select_grammar
 from nl2sql.benchmarks import load_benchmark
 from nl2sql.databases.schema import Column, ForeignKey, Schema, Table, introspect, quote_name
 from nl2sql.interfaces import Grammar

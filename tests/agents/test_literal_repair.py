@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nl2sql.agents.candidates.agent import candidates
+from nl2sql.agents.candidates import candidates
 from nl2sql.agents.checks.literal_repair import repair_literals
 from nl2sql.agents.controllers import answer
 from nl2sql.config import build_config
@@ -99,7 +99,7 @@ def test_candidates_are_repaired_as_they_are_written_and_it_is_counted(hotel):
 
 
 def test_the_loop_repairs_a_suspicious_text_without_the_model(hotel):
-    config = build_config({"react": {"suspicion_repair": True}, "repair": {"deterministic": True}})
+    config = build_config({"react": {"sure": 0.01}, "repair": {"deterministic": True}})
     wanted = ["generate_sql", "validate_sql", "validate_constraints", "run_sql", "repair_sql"]
     steps = [f"Thought: go on\nAction: {name}[{{}}]" for name in ("get_schema", "extract_constraints", *wanted)]
     model = ScriptedModel([*steps[:3], f"{ROOMS}outlook = 'Sea'", *steps[3:], *steps[4:6], "Action: run_sql[{}]"])

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from nl2sql.agents.candidates.agent import ReactSqlAgent
+from nl2sql.agents.candidates import ReactSqlAgent
 from nl2sql.agents.controllers import answer
 from nl2sql.agents.react import react_sql
 from nl2sql.interfaces import Database

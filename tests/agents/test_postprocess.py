@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nl2sql.agents.checks.postprocess import guarded_postprocess
+from nl2sql.agents.checks.guardrails import guarded_postprocess
 
 
 def cases() -> list[tuple[str, ...]]:

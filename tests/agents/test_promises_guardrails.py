@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from nl2sql.agents.checks.constraints import validate_constraints
 from nl2sql.agents.checks.guardrails import clean_candidate_with_reason
 from nl2sql.agents.reflection.judge import quality_score
-from nl2sql.agents.reflection.nodes import ending
 
 
 @pytest.mark.parametrize(
@@ -28,16 +25,6 @@ def test_an_average_may_be_a_quotient_of_two_columns() -> None:
     asked = {"agg": "AVG"}
     assert validate_constraints("SELECT total_sales / num_ovens FROM bakery", asked)["valid"]
     assert not validate_constraints("SELECT num_ovens FROM bakery", asked)["valid"]
-
-
-def attempt(sql: str, score: int, **changed: Any) -> dict[str, Any]:
-    return {"sql": sql, "quality_score": score, "iteration": 1, "rejected": False, "success": True} | changed
-
-
-def test_without_an_accepted_attempt_the_best_that_ran_is_the_answer() -> None:
-    attempts = [attempt("good", 80), attempt("poor", 40, iteration=2), attempt("failed", 90, success=False)]
-    state: Any = {"reflection_result": {"is_acceptable": False}, "attempts": attempts, "failure": None}
-    assert ending(state) == ("best_so_far", "good")
 
 
 def test_a_query_that_did_not_run_has_no_quality_whatever_else_it_has() -> None:

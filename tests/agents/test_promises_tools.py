@@ -21,9 +21,9 @@ from loop_steps import (
 )
 from people import make_database
 
-from nl2sql.agents.identity import code_identity
 from nl2sql.agents.react import bootstrap, react_sql
 from nl2sql.agents.repairing import mended, refused_candidates
+from nl2sql.agents.resources import code_identity
 from nl2sql.config import build_config
 from nl2sql.databases.sqlite.database import SqliteDatabase
 from nl2sql.errors import UsageError

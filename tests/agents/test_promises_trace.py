@@ -18,8 +18,7 @@ from loop_steps import (
 )
 
 from nl2sql.agents.controllers import answer
-from nl2sql.agents.record import Episode, summarize_trace
-from nl2sql.agents.transcript import episode_text
+from nl2sql.agents.record import Episode, event_text, summarize_trace
 from nl2sql.config import build_config
 from nl2sql.databases.sqlite.database import SqliteDatabase
 from nl2sql.interfaces import Completion, Question
@@ -282,6 +281,6 @@ def test_records_of_a_user_s_controller_are_shown_whatever_their_keys(shop: Path
     with SqliteDatabase(shop) as database:
         episode = answer(QUESTION, database, ScriptedModel([]), own)
     assert (episode.error, episode.sql, episode.finish) == (None, "", "empty")
-    text = episode_text(episode)
+    text = "\n".join(map(event_text, [*episode.trace, *episode.decision_log]))
     assert all(part in text for part in ("I think", "look", "note", '{"mine": 1}', "said", "y")), text
     assert "mine" in episode._repr_html_()

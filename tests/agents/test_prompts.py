@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from nl2sql.agents import prompt_texts, prompts
+from nl2sql.agents import prompts
 from nl2sql.agents.agent_tools import TOOLS
 
 
 def test_system_prompt_names_the_tools_in_the_expected_order() -> None:
-    order = prompt_texts.REACT_SYSTEM_PROMPT.partition("Order:")[2]
+    order = prompts.REACT_SYSTEM_PROMPT.partition("Order:")[2]
     policy = [
         "get_schema",
         "link_schema",
@@ -20,8 +20,8 @@ def test_system_prompt_names_the_tools_in_the_expected_order() -> None:
     ]
     places = [order.index(name) for name in policy]
     assert places == sorted(places)
-    assert all(f"\n{name}[" in prompt_texts.REACT_SYSTEM_PROMPT for name in TOOLS)
-    assert "Thought:" in prompt_texts.REACT_SYSTEM_PROMPT and "Action: tool_name[" in prompt_texts.REACT_SYSTEM_PROMPT
+    assert all(f"\n{name}[" in prompts.REACT_SYSTEM_PROMPT for name in TOOLS)
+    assert "Thought:" in prompts.REACT_SYSTEM_PROMPT and "Action: tool_name[" in prompts.REACT_SYSTEM_PROMPT
 
 
 def test_values_are_never_read_as_placeholders() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nl2sql.agents import resampling
+from nl2sql.agents import react_plus
 from nl2sql.agents.controllers import get_controller, run_episode, with_preset
 from nl2sql.agents.opening import open_task
 from nl2sql.agents.record import Episode
@@ -130,7 +130,7 @@ def test_a_query_counts_as_likely_as_its_likeliest_writing(
     model = Likely([RIGHT, RIGHT], {0: first, 1: again})
     task = open_task(Question(ASKED), Resources(model, database), build_config({"constrain": "none"}))
     for draft in task.complete_sql([], 64, n=2):
-        resampling._note(State(task), draft)
+        react_plus._note(State(task), draft)
     assert [(known.sql, known.logprob, len(known.steps)) for known in task.candidates.values()] == [(RIGHT, kept, 2)]
 
 

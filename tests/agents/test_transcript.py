@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from nl2sql.agents.controllers import answer
-from nl2sql.agents.record import repair_counts
-from nl2sql.agents.transcript import MOST_LINES, episode_text, event_text
+from nl2sql.agents.record import MOST_LINES, event_text, repair_counts
 from nl2sql.databases.sqlite.database import SqliteDatabase
 from nl2sql.models.scripted import ScriptedModel
 
@@ -30,12 +29,12 @@ def test_a_transcript_has_thought_action_override_and_why(shop: Path) -> None:
     heard: list[dict[str, Any]] = []
     with SqliteDatabase(shop) as database:
         episode = answer(QUESTION, database, ScriptedModel(REPLIES), sink=lambda event: heard.append(dict(event)))
-    text = episode_text(episode)
+    text = "\n".join(map(event_text, heard))
     wanted = [
         "step 0  | model      Thought: how many?",
         "        |            Action: extract_constraints[{}]",
-        "step 2  | validate_sql",
         "step 2  | reject     validate_sql: unknown_column:stat",
+        "step 2  | validate_sql",
         "step 3  | forced     run_sql -> repair_sql: pending_repair:unknown_column:stat",
         "step 3  | accept     repair_sql: ok",
         "step 4  | reject     repair_sql: clean_reject:",

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from nl2sql.agents.candidates.confidence import LEAST, logistic
 from nl2sql.agents.checks.constraints import intent_constraints
 from nl2sql.agents.checks.constraints.shape import name_words
-from nl2sql.agents.checks.projection import enumerated_fields
+from nl2sql.agents.checks.guardrails import enumerated_fields
 from nl2sql.agents.context.linking import link_schema
+from nl2sql.agents.ranking import LEAST, logistic
 from nl2sql.databases.schema import Column, Schema, Table
 from nl2sql.sql.words import SCALES, WORDS, as_digits, is_plural, singular
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from people import make_database
 
-from nl2sql.agents import prompt_texts
+from nl2sql.agents import prompts
 from nl2sql.agents.controllers import get_controller
 from nl2sql.agents.record import Episode
 from nl2sql.config import build_config
@@ -67,7 +67,7 @@ def test_scoring_and_the_device_make_no_other_run() -> None:
 
 def test_a_packaged_prompt_that_is_edited_makes_another_run(monkeypatch: pytest.MonkeyPatch) -> None:
     before = key()
-    monkeypatch.setitem(prompt_texts.PROMPTS, "generate_user", "{schema}\n{question}\nSQL:")
+    monkeypatch.setitem(prompts.PROMPTS, "generate_user", "{schema}\n{question}\nSQL:")
     assert key() != before
 
 

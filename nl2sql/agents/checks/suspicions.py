@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
@@ -382,15 +382,11 @@ def repeated_column(evidence: Evidence) -> Iterator[str]:
 # ------------------------------------------------------------------------------- the checks by name
 
 
-@dataclass(frozen=True)
-class Suspicion:
+class Suspicion(NamedTuple):
     """What is suspicious: ``check`` names the kind, ``text`` says it to the user."""
 
     check: str
     text: str
-
-    def to_dict(self) -> dict[str, str]:
-        return {"check": self.check, "text": self.text}
 
 
 Check = Callable[[Evidence], Iterator[str]]

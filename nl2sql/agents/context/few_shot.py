@@ -21,8 +21,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tqdm.auto import tqdm
-
 from nl2sql.agents.context.linking import STOP_WORDS
 from nl2sql.benchmarks import load_benchmark
 from nl2sql.config import Config, FewShotConfig
@@ -34,7 +32,6 @@ from nl2sql.sql.same import normalise_sql
 from nl2sql.sql.words import stem, words
 
 EMBEDDER = HashedNgrams(512)
-EMBEDDED_AT_ONCE = 500  # so that the progress bar moves
 MASK = "<table>"
 # Only for masking: a name that this misses, or finds in a string, changes a similarity and nothing else.
 _TABLE = re.compile(r"\b(?:from|join)\s+[\"`\[]?(\w+)", re.IGNORECASE)
@@ -60,11 +57,7 @@ class Pool:
         with self._lock:
             if self._vectors is None:
                 texts = [masked(item.text, _TABLE.findall(item.gold[0])) for item in self.items]
-                starts = range(0, len(texts), EMBEDDED_AT_ONCE)
-                bar = tqdm(starts, desc="few-shot pool", leave=False, disable=len(starts) < 10)
-                import numpy as np
-
-                self._vectors = np.concatenate([EMBEDDER(texts[at : at + EMBEDDED_AT_ONCE]) for at in bar])
+                self._vectors = EMBEDDER(texts)
             return self._vectors
 
     def content(self, db_id: str) -> str:

@@ -21,8 +21,7 @@ from itertools import combinations
 from typing import TypeAlias
 
 from nl2sql.agents.context.linking import joinable_tables
-from nl2sql.agents.grammars.join_scopes import column_groups
-from nl2sql.agents.grammars.select import escaped
+from nl2sql.agents.grammars.select import column_groups, escaped, sections
 from nl2sql.databases.schema import Schema, Table, quote_name
 from nl2sql.interfaces import Grammar
 
@@ -38,49 +37,7 @@ Tables: TypeAlias = frozenset[int]  # positions in the schema
 Demand: TypeAlias = tuple[bool, Tables]  # bare columns, which all of these have; or: all of these are named
 
 NOTHING: Demand = (False, frozenset())
-
-# The rules of the tables @ behind FROM, once more for subqueries (~ is "", or "_c" there); $ begins a subquery.
-_SCOPE = r"""
-tests~_@: test~_@ (LOGIC test~_@){0,4}
-test~_@: NOT? (single~_@ | "(" single~_@ (LOGIC single~_@){1,3} ")")
-single~_@: ref_@ (ARITHMETIC (ref_@ | NUMBER))? verdict~_@
-verdict~_@: COMPARE (literal | ref_@ $) | BETWEEN literal " AND " literal | LIKE STRING | IS_NULL | IN (listed &)
-group~_@: GROUP_BY ref_@ (", " ref_@){0,2} (HAVING having~_@ (LOGIC having~_@){0,2})?
-having~_@: aggregate_@ (COMPARE (literal | aggregate_@ $) | BETWEEN literal " AND " literal)
-"""
-_ORDER = r"""
-aggregate_@: AGGREGATE DISTINCT? ref_@ ")" | COUNT_ALL
-order_@: ORDER_BY key_@ (", " key_@){0,2}
-key_@: ref_@ (ARITHMETIC (ref_@ | NUMBER))? DIRECTION?
-order_groups_@: ORDER_BY key_groups_@ (", " key_groups_@){0,2}
-key_groups_@: (ref_@ | aggregate_@) (ARITHMETIC (ref_@ | aggregate_@ | NUMBER))? DIRECTION?
-"""
-_TERMINALS = r"""
-literal: NUMBER | STRING
-listed: literal (", " literal){0,7} ")"
-NUMBER: /-?[0-9]{1,15}(\.[0-9]{1,6})?/
-STRING: /'([^'\x00-\x1f]|''){0,60}'/
-AGGREGATE: /(COUNT|SUM|AVG|MIN|MAX)\(/
-COUNT_ALL: "COUNT(*)"
-DISTINCT: "DISTINCT "
-NOT: "NOT "
-FROM: " FROM "
-JOIN: " JOIN "
-WHERE: " WHERE "
-GROUP_BY: " GROUP BY "
-HAVING: " HAVING "
-ORDER_BY: " ORDER BY "
-LIMIT: / LIMIT [0-9]{1,4}/
-IN: " IN ("
-LIKE: " LIKE "
-IS_NULL: / IS (NOT )?NULL/
-BETWEEN: " BETWEEN "
-ARITHMETIC: / [-+*\/] /
-COMPARE: / (=|<>|<=|>=|<|>) /
-LOGIC: / (AND|OR) /
-DIRECTION: / (ASC|DESC)/
-SET_OPERATION: / (UNION|UNION ALL|INTERSECT|EXCEPT) SELECT /
-"""
+FILE = "plain_select.lark"
 
 
 @functools.lru_cache(maxsize=256)
@@ -93,7 +50,13 @@ def plain_grammar(schema: Schema, prefill: str = "SELECT") -> Grammar:
         if rules is not None:
             break
     assert rules is not None
-    lines = [f'start: {start}select_a ";"?', *(f"{name}: {body}" for name, body in rules.items()), _TERMINALS]
+    lines = [
+        f'start: {start}select_a ";"?',
+        *(f"{name}: {body}" for name, body in rules.items()),
+        "",
+        sections(FILE)["terminals"],
+        "",
+    ]
     return Grammar("lark", "\n".join(lines) + "\n")
 
 
@@ -119,7 +82,7 @@ class _Rules:
         self.groups = column_groups(schema)
         self.reached: dict[tuple[Tables, int], bool] = {}
         self.rules: dict[str, str] = {}
-        self.waiting: list[tuple[str, tuple[object, ...]]] = []
+        self.waiting: list[tuple[str, str, str, tuple[Demand | Tables, ...]]] = []
 
     def written(self) -> dict[str, str] | None:
         """The rules by name; None where they are more than MOST_RULES and fewer joins would help."""
@@ -130,83 +93,76 @@ class _Rules:
         for i, names in enumerate(self.groups.values()):
             self.rules[f"BARE_{i}"] = _one_of([quote_name(name) for name in names])
         for level in ("b1", "b2", "c"):
-            self.rules[f"select_{level}"] = f"DISTINCT? {self._items(level, NOTHING)}"
-        self.rules["select_a"] = f'DISTINCT? ({self._items("a1", NOTHING)} | "*" {self._from("a", NOTHING)})'
+            self.rules[f"select_{level}"] = f"DISTINCT? {self._rule('items', level, NOTHING)}"
+        every = self._rule("items", "a1", NOTHING)
+        self.rules["select_a"] = f'DISTINCT? ({every} | "*" {self._rule("from", "a", NOTHING)})'
         while self.waiting:
             if len(self.rules) > MOST_RULES and self.most > 1:
                 return None
-            name, (kind, *arguments) = self.waiting.pop()
-            self.rules[name] = getattr(self, f"_write_{kind}")(*arguments)
+            name, kind, level, about = self.waiting.pop()
+            self.rules[name] = getattr(self, f"_{kind}")(level, *about)
         return self.rules
 
-    def _rule(self, name: str, kind: str, *arguments: object) -> str:
-        """The rule of that name, to be written later by ``_write_<kind>``."""
+    def _rule(self, kind: str, level: str, *about: Demand | Tables) -> str:
+        """The name of a rule, to be written later by the method ``_<kind>``."""
+        name = f"{kind}_{level}" + "_without".join(map(_name, about))
         if name not in self.rules:
             self.rules[name] = ""
-            self.waiting.append((name, (kind, *arguments)))
+            self.waiting.append((name, kind, level, about))
         return name
 
     # ---------------------------------------------------------------------------------------- in front of FROM
 
     def _items(self, level: str, demand: Demand) -> str:
-        return self._rule(f"items_{level}{_name(demand)}", "items", level, demand)
+        column, inside = (self._rule(kind, level, demand) for kind in ("column", "inside"))
+        return f"{column} | AGGREGATE DISTINCT? {inside} | COUNT_ALL {self._rule('tail', level, demand)}"
 
-    def _write_items(self, level: str, demand: Demand) -> str:
-        column = self._rule(f"column_{level}{_name(demand)}", "column", level, demand, "")
-        inside = self._rule(f"inside_{level}{_name(demand)}", "column", level, demand, '")" ')
-        return f"{column} | AGGREGATE DISTINCT? {inside} | COUNT_ALL {self._tail(level, demand)}"
+    def _inside(self, level: str, demand: Demand) -> str:
+        return self._column(level, demand, '")" ')
 
-    def _write_column(self, level: str, demand: Demand, closing: str) -> str:
+    def _column(self, level: str, demand: Demand, closing: str = "") -> str:
         bare, tables = demand
         ways = []
         if bare or not tables:
             for i, having in enumerate(self.groups):
                 if left := having & tables if tables else having:
-                    ways.append(f"BARE_{i} {closing}{self._tail(level, (True, left))}")
+                    ways.append(f"BARE_{i} {closing}{self._rule('tail', level, (True, left))}")
         if not bare:
             for i in range(self.count):
                 if len(tables | {i}) <= MOST_NAMED and self._reachable(tables | {i}, self._most(level)):
-                    ways.append(f"NAMED_{i} {closing}{self._tail(level, (False, tables | {i}))}")
+                    ways.append(f"NAMED_{i} {closing}{self._rule('tail', level, (False, tables | {i}))}")
         return " | ".join(ways)
 
     def _tail(self, level: str, demand: Demand) -> str:
-        return self._rule(f"tail_{level}{_name(demand)}", "tail", level, demand)
-
-    def _write_tail(self, level: str, demand: Demand) -> str:
         ways = []
         if level != "b2":
-            ways.append(self._from(level if level in ("a1", "a2", "b1", "c") else "a", demand))
+            ways.append(self._rule("from", level if level in ("a1", "a2", "b1", "c") else "a", demand))
         if after := _AFTER_COMMA.get(level):
-            ways.append(f'", " {self._items(after, demand)}')
+            ways.append(f'", " {self._rule("items", after, demand)}')
         if level[0] == "a":
-            ways.append(f"ARITHMETIC ({self._items(level, demand)} | NUMBER {self._tail(level, demand)})")
+            items, tail = (self._rule(kind, level, demand) for kind in ("items", "tail"))
+            ways.append(f"ARITHMETIC ({items} | NUMBER {tail})")
         return " | ".join(ways)
 
     # ------------------------------------------------------------------------------------------ FROM and behind
 
     def _from(self, level: str, demand: Demand) -> str:
-        return self._rule(f"from_{level}{_name(demand)}", "from", level, demand)
-
-    def _write_from(self, level: str, demand: Demand) -> str:
         bare, tables = demand
         firsts = sorted(tables) if bare else range(self.count)
         ways = []
         for i in firsts:
             missing = frozenset() if bare else tables - {i}
             if self._reachable(missing | {i}, self._most(level)):
-                rest = self._clauses(level, frozenset({i})) if bare else self._joins(level, frozenset({i}), missing)
-                ways.append(f"TABLE_{i} {rest}")
+                rest = ("clauses", level, frozenset({i})) if bare else ("joins", level, frozenset({i}), missing)
+                ways.append(f"TABLE_{i} {self._rule(*rest)}")
         return f"FROM ({' | '.join(ways)})"
 
     def _joins(self, level: str, read: Tables, missing: Tables) -> str:
-        return self._rule(f"joins_{level}{_joined(read)}_without{_joined(missing)}", "joins", level, read, missing)
-
-    def _write_joins(self, level: str, read: Tables, missing: Tables) -> str:
-        ways = [] if missing else [self._clauses(level, read)]
+        ways = [] if missing else [self._rule("clauses", level, read)]
         for i in sorted(set().union(*(self.near[j] for j in read)) - read):
             if self._reachable(read | missing | {i}, self._most(level)):
                 on = " | ".join(self._on(min(i, j), max(i, j)) for j in sorted(read & self.near[i]))
-                ways.append(f"JOIN TABLE_{i} ({on}) {self._joins(level, read | {i}, missing - {i})}")
+                ways.append(f"JOIN TABLE_{i} ({on}) {self._rule('joins', level, read | {i}, missing - {i})}")
         return " | ".join(ways)
 
     def _on(self, i: int, j: int) -> str:
@@ -214,9 +170,6 @@ class _Rules:
         return f"ON_{i}_{j}"
 
     def _clauses(self, level: str, read: Tables) -> str:
-        return self._rule(f"clauses_{level}{_joined(read)}", "clauses", level, read)
-
-    def _write_clauses(self, level: str, read: Tables) -> str:
         scope, inner = _joined(read)[1:], "_c" if level == "c" else ""
         self._scope(read, scope, inner)
         where, group = f"(WHERE tests{inner}_{scope})?", f"group{inner}_{scope}"
@@ -229,13 +182,13 @@ class _Rules:
         if f"ref_{scope}" not in self.rules:
             bare = [f"BARE_{i}" for i, having in enumerate(self.groups) if len(having & read) == 1]
             self.rules[f"ref_{scope}"] = " | ".join([*bare, *(f"NAMED_{i}" for i in sorted(read))])
-            self._add(_ORDER, scope)
-        text = _SCOPE.replace("~", inner)
+            self._add(sections(FILE)["order"], scope)
+        text = sections(FILE)["scope"].replace("~", inner)
         subquery, listed = ("", "") if inner else ('| "(SELECT " select_c', '| "SELECT " select_c')
         self._add(text.replace("$", subquery).replace("&", listed), scope)
 
     def _add(self, text: str, scope: str) -> None:
-        for line in text.strip().splitlines():
+        for line in text.splitlines():
             name, body = line.replace("@", scope).split(": ", 1)
             self.rules[name] = body
 
@@ -316,8 +269,8 @@ def _column(table: Table, name: str) -> str:
 # --------------------------------------------------------------------------------------------------------- names
 
 
-def _name(demand: Demand) -> str:
-    bare, tables = demand
+def _name(about: Demand | Tables) -> str:
+    bare, tables = about if isinstance(about, tuple) else (False, about)
     return ("_bare" if bare else "") + _joined(tables)
 
 

@@ -21,13 +21,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypedDict
 
-import yaml
-
-from nl2sql.agents.checks.projection import enumerated_fields
+from nl2sql.agents.checks.guardrails import enumerated_fields
 from nl2sql.errors import one_line
+from nl2sql.machine import from_yaml
 from nl2sql.repair import registry
+from nl2sql.repair.analyzer import ErrorAnalyzer
 
 if TYPE_CHECKING:
     from nl2sql.databases.schema import Schema
@@ -45,8 +45,7 @@ LOOP = "loop"  # the patterns of the loop's own validators
 MAX_MESSAGE = 4000  # characters read: the patterns' time grows with the text
 
 
-@dataclass(frozen=True)
-class ErrorClass:
+class ErrorClass(NamedTuple):
     """``severity``, and the rule that said so, e.g. ``code``, ``kind:syntax``, ``pattern:unknown_column``."""
 
     severity: Severity
@@ -75,25 +74,24 @@ def classify(
     return ErrorClass("critical", f"keyword:{keyword}") if keyword else ErrorClass("non_critical", "unknown")
 
 
-@dataclass(frozen=True)
-class _Rules:
-    codes: dict[str, tuple[tuple[re.Pattern[str], Severity], ...]]
+class _Rules(NamedTuple):
+    codes: dict[str, list[tuple[re.Pattern[str], Severity]]]  # by dialect
     kinds: dict[str, Severity]
     categories: dict[str, Severity]
-    keywords: tuple[str, ...]
+    keywords: list[str]
 
 
 @functools.cache
 def _rules() -> _Rules:
-    data: dict[str, Any] = yaml.safe_load(FILE.read_text(encoding="utf-8"))
+    data: dict[str, Any] = from_yaml(FILE.read_text(encoding="utf-8"))
     codes = {
-        dialect: tuple((re.compile(rule["pattern"], re.DOTALL), rule["class"]) for rule in rules)
+        dialect: [(re.compile(rule["pattern"], re.DOTALL), rule["class"]) for rule in rules]
         for dialect, rules in data["codes"].items()
     }
     kinds, categories = (
         {name: severity for severity, names in data[part].items() for name in names} for part in ("kinds", "categories")
     )
-    return _Rules(codes, kinds, categories, tuple(data["keywords"]))
+    return _Rules(codes, kinds, categories, data["keywords"])
 
 
 # ------------------------------------------------------------------------ the quality of an attempt
@@ -106,9 +104,8 @@ def _rules() -> _Rules:
 # non_empty            10  it has rows
 # ===============  ======  ==================================================================================
 #
-# The score is the share of the weights of the parts that could be told. It chooses between attempts
-# that both ran, and is shown; it does not decide whether another attempt is made. Not covered:
-# whether the answer is right.
+# The score is the share of the weights of the parts that could be told. It is shown; it does not decide
+# whether another attempt is made. Not covered: whether the answer is right.
 
 WEIGHTS = {"executes": 40, "constraints": 25, "projection": 15, "non_empty": 10}
 
@@ -137,7 +134,6 @@ def quality_score(parts: Mapping[str, bool]) -> int:
 # ------------------------------------------------------------------------------------ the judgement
 
 MAX_ISSUE = 300  # characters: an issue is shown on one line
-RefineOn: TypeAlias = Literal["critical", "failure", "mismatch"]
 REASONING = {
     "critical": "SQL has critical errors requiring retry",
     "non_critical": "SQL failed for a reason that another query is not expected to mend",
@@ -173,7 +169,6 @@ def judge_attempt(
     dialect: str = "sqlite",
     version: str = "",
     schema: Schema | None = None,
-    refine_on: RefineOn = "critical",
     slow_s: float = 5.0,
     repeats: int | None = None,
 ) -> Judgement:
@@ -182,58 +177,33 @@ def judge_attempt(
     Args:
         execution: ``{success, error, error_kind, ...}`` of the attempt; None: it never came to a run.
         validation: ``{is_valid, has_results, reason}``; None: it was not looked at.
-        refine_on: ``critical`` errors only (the specification), any ``failure`` that is not fatal, or also a query
-            that ran but is a ``mismatch``: it lacks what the question asks for.
         slow_s: a query that takes longer is reported as slow.
         repeats: the earlier attempt that was the same SQL.
     """
     executed, checked = execution or {}, validation or {}
     issues = [] if repeats is None else [f"the same SQL as attempt {repeats}"]
-    if not executed.get("success"):
-        return _failed(executed, issues, sql, dialect, version, schema, refine_on)
-    mismatch = "" if checked.get("is_valid", True) else str(checked.get("reason") or "not valid")
-    if mismatch:
-        issues.append(f"Query lacks what the question asks for: {one_line(mismatch, MAX_ISSUE)}")
-    if validation is not None and not checked.get("has_results"):
-        issues.append("Query returned no results")
-    if (seconds := executed.get("seconds") or 0.0) > slow_s:
-        issues.append(f"Query took {seconds:.1f} s")
-    if executed.get("truncated"):
-        issues.append("Query returned more rows than are kept")
-    refine = bool(mismatch) and refine_on == "mismatch"
-    reasoning = "SQL runs, but does not answer the question" if refine else "SQL quality acceptable"
-    result = ReflectionResult(is_acceptable=not refine, should_refine=refine, issues=issues, reasoning=reasoning)
-    advice = _advice(mismatch, sql, dialect, version, schema) if mismatch else []
-    return Judgement(result, error=mismatch, suggestions=advice)
+    if executed.get("success"):
+        if not checked.get("is_valid", True):
+            lacking = one_line(str(checked.get("reason") or "not valid"), MAX_ISSUE)
+            issues.append(f"Query lacks what the question asks for: {lacking}")
+        if validation is not None and not checked.get("has_results"):
+            issues.append("Query returned no results")
+        if (seconds := executed.get("seconds") or 0.0) > slow_s:
+            issues.append(f"Query took {seconds:.1f} s")
+        if executed.get("truncated"):
+            issues.append("Query returned more rows than are kept")
+        return Judgement(_result(True, issues, "SQL quality acceptable"))
+    error, kind = str(executed.get("error") or "the query was not executed"), executed.get("error_kind")
+    severity, rule = classify(error, dialect, kind=kind if isinstance(kind, str) else None, sql=sql, version=version)
+    issues.insert(0, f"{severity.replace('_', '-').capitalize()} SQL error: {one_line(error, MAX_ISSUE)}")
+    refine = severity == "critical"
+    advice: list[str] = []
+    if refine:  # of the pattern registry and the schema
+        guidance = ErrorAnalyzer(dialect, version=version).analyze_error(error, sql, schema)
+        advice = [text for text in (guidance.violated_constraint, guidance.alternative_approach) if text]
+    result = _result(False, issues, f"{REASONING[severity]} ({rule})", refine)
+    return Judgement(result, severity, rule, error, advice)
 
 
-def _failed(
-    executed: Mapping[str, Any],
-    issues: list[str],
-    sql: str,
-    dialect: str,
-    version: str,
-    schema: Schema | None,
-    refine_on: RefineOn,
-) -> Judgement:
-    error = str(executed.get("error") or "the query was not executed")
-    kind = executed.get("error_kind")
-    error_class = classify(error, dialect, kind=kind if isinstance(kind, str) else None, sql=sql, version=version)
-    refine = error_class.severity == "critical" or (error_class.severity == "non_critical" and refine_on != "critical")
-    name = error_class.severity.replace("_", "-").capitalize()
-    result = ReflectionResult(
-        is_acceptable=False,
-        should_refine=refine,
-        issues=[f"{name} SQL error: {one_line(error, MAX_ISSUE)}", *issues],
-        reasoning=f"{REASONING[error_class.severity]} ({error_class.rule})",
-    )
-    advice = _advice(error, sql, dialect, version, schema) if refine else []
-    return Judgement(result, error_class.severity, error_class.rule, error, advice)
-
-
-def _advice(error: str, sql: str, dialect: str, version: str, schema: Schema | None) -> list[str]:
-    """The advice of the pattern registry and the schema: the constraint that was violated, and what to do instead."""
-    from nl2sql.repair.analyzer import ErrorAnalyzer
-
-    guidance = ErrorAnalyzer(dialect, version=version).analyze_error(error, sql, schema)
-    return [text for text in (guidance.violated_constraint, guidance.alternative_approach) if text]
+def _result(acceptable: bool, issues: list[str], reasoning: str, refine: bool = False) -> ReflectionResult:
+    return ReflectionResult(is_acceptable=acceptable, should_refine=refine, issues=issues, reasoning=reasoning)

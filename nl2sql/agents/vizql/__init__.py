@@ -22,10 +22,10 @@ import json
 from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from nl2sql.agents.failures import as_node, check_langgraph
 from nl2sql.agents.opening import open_task
 from nl2sql.agents.record import Episode
 from nl2sql.agents.resources import takes_grammars
-from nl2sql.agents.state_graph import as_node, check_langgraph
 from nl2sql.agents.task import Task
 from nl2sql.agents.vizql import nodes, state
 from nl2sql.agents.vizql.state import Context, VizqlState, draft_text, initial_state, work_of

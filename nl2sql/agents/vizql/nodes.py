@@ -273,7 +273,7 @@ def ask(work: Work, user: str) -> tuple[str, Any | None]:
     messages = [{"role": "system", "content": system}, {"role": "user", "content": user}]
     options: dict[str, Any] = {"grammar": work.here.grammar} if work.here.grammar else {}
     tokens = task.config.vizql.max_new_tokens
-    reply = task.ask_many(messages, "vizql", max_new_tokens=tokens, n=1, sampling=task.sampling(), **options)[0].text
+    reply = task.ask(messages, "vizql", max_new_tokens=tokens, **options).text
     return reply, read_reply(reply)
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from nl2sql.agents.reflection import should_refine
 from nl2sql.agents.reflection.judge import WEIGHTS, judge_attempt, quality_parts, quality_score
-from nl2sql.agents.reflection.nodes import should_refine
 from nl2sql.databases.sqlite.database import SqliteDatabase
 
 VALID = {"is_valid": True, "has_results": True, "reason": "ok"}
@@ -61,23 +61,21 @@ LACKING = {"is_valid": False, "has_results": True, "reason": "missing_agg:COUNT"
 
 
 @pytest.mark.parametrize(
-    ("sql", "validation", "retried_at"),
+    ("sql", "validation", "retried"),
     [
-        ("SELECT * FROM nowhere", None, ("critical", "failure", "mismatch")),
-        (ENDLESS, None, ("failure", "mismatch")),
-        ("SELECT json_extract('{', '$')", None, ("failure", "mismatch")),
-        ("SELECT name FROM customers", LACKING, ("mismatch",)),
-        ("SELECT name FROM customers", VALID, ()),
+        ("SELECT * FROM nowhere", None, True),
+        (ENDLESS, None, False),
+        ("SELECT json_extract('{', '$')", None, False),
+        ("SELECT name FROM customers", LACKING, False),
+        ("SELECT name FROM customers", VALID, False),
     ],
 )
-def test_refine_on_says_from_which_level_an_attempt_is_made_again(
-    sql: str, validation: dict[str, Any] | None, retried_at: tuple[str, ...], shop: Path
+def test_only_what_is_critical_is_tried_again_and_only_what_ran_is_acceptable(
+    sql: str, validation: dict[str, Any] | None, retried: bool, shop: Path
 ) -> None:
     execution = executed(shop, sql)
-    for level in ("critical", "failure", "mismatch"):
-        found = judge_attempt(execution, validation, sql=sql, refine_on=level).result  # type: ignore[arg-type]
-        assert found["should_refine"] is (level in retried_at), level
-        assert found["is_acceptable"] is (execution["success"] and not found["should_refine"])
+    found = judge_attempt(execution, validation, sql=sql).result
+    assert (found["should_refine"], found["is_acceptable"]) == (retried, execution["success"])
 
 
 def test_a_database_that_is_gone_ends_it(shop: Path) -> None:
@@ -147,10 +145,9 @@ def test_the_class_is_that_of_the_runner_s_kind(error: str, kind: str | None, se
     assert kind is None or f"kind:{kind}" in found.result["reasoning"]
 
 
-@pytest.mark.parametrize("refine_on", ["critical", "failure", "mismatch"])
-def test_what_is_fatal_is_never_tried_again(refine_on: Any) -> None:
+def test_what_is_fatal_is_never_tried_again() -> None:
     gone = {"success": False, "error": "database disk image is malformed", "error_kind": "syntax"}
-    found = judge_attempt(gone, None, refine_on=refine_on)
+    found = judge_attempt(gone, None)
     assert (found.severity, found.rule, found.result["should_refine"]) == ("fatal", "code", False)
     assert found.suggestions == []
 

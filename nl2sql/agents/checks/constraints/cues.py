@@ -17,9 +17,10 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
+from nl2sql.machine import from_yaml
 from nl2sql.sql.words import OTHERS, QUOTED, SCALES, TENS, UNITS, WORDS, as_digits
 
 # --------------------------------------------------------------------------------------------- cues
@@ -53,22 +54,9 @@ def _phrase(phrase: str, words: Mapping[str, list[str]]) -> str:
         elif word == "<n>":
             out += r"(?:\d+|" + "|".join(COUNTED[1:]) + ") "
         else:
-            out += "(?:" + "|".join(re.escape(w) for w in _choices(word, words)) + ") "
+            choices = (words[part[1:]] if part.startswith("$") else [part] for part in word.split("|"))
+            out += "(?:" + "|".join(re.escape(w) for choice in choices for w in choice) + ") "
     return out
-
-
-def _choices(word: str, words: Mapping[str, list[str]]) -> list[str]:
-    """``a|b`` apart, with ``$list`` in place of a named list of words."""
-    out: list[str] = []
-    for part in word.split("|"):
-        out += words[part[1:]] if part.startswith("$") else [part]
-    return out
-
-
-@dataclass(frozen=True)
-class _Cue:
-    any: re.Pattern[str] | None
-    unless: re.Pattern[str] | None
 
 
 @dataclass(frozen=True)
@@ -76,7 +64,7 @@ class Lexicon:
     """The compiled content of ``cues.yaml``."""
 
     masks: re.Pattern[str] | None
-    cues: Mapping[str, _Cue]
+    cues: Mapping[str, tuple[re.Pattern[str] | None, re.Pattern[str] | None]]  # what is one, and where it is none
     stored: Mapping[str, frozenset[str]]
     numbers: Mapping[str, int]
     stop: frozenset[str]
@@ -85,13 +73,11 @@ class Lexicon:
 @cache
 def lexicon() -> Lexicon:
     """The packaged cues, read once."""
-    import yaml
-
-    data = yaml.safe_load(files("nl2sql.agents.checks.constraints").joinpath("cues.yaml").read_text(encoding="utf-8"))
+    data = from_yaml(Path(__file__).with_name("cues.yaml").read_text(encoding="utf-8"))
     words = data["words"]
     return Lexicon(
         masks=_compile(data["masks"], words),
-        cues={n: _Cue(_compile(cue["any"], words), _compile(cue["unless"], words)) for n, cue in data["cues"].items()},
+        cues={n: (_compile(cue["any"], words), _compile(cue["unless"], words)) for n, cue in data["cues"].items()},
         stored={name: frozenset(stored) for name, stored in data["stored"].items()},
         numbers={word: WORDS[word] for word in COUNTED} | OTHERS,
         stop=frozenset(data["stop"]),
@@ -138,10 +124,10 @@ def read_cues(nlq: str) -> Cues:
     text = normalise(nlq)
     masked = _hide(text, lex.masks)
     matches = {}
-    for name, cue in lex.cues.items():
-        seen = _hide(masked, cue.unless)
-        if cue.any:
-            matches[name] = tuple((m.group().strip(), m.start()) for m in cue.any.finditer(seen))
+    for name, (cue, unless) in lex.cues.items():
+        seen = _hide(masked, unless)
+        if cue:
+            matches[name] = tuple((m.group().strip(), m.start()) for m in cue.finditer(seen))
     return Cues(nlq.lower(), text, matches)
 
 
@@ -162,11 +148,11 @@ def extract_constraints(nlq: str) -> dict[str, Any]:
         Not covered: several aggregates in one question, and languages other than English.
     """
     cues = read_cues(nlq)
-    agg = _aggregate(cues)
+    named = [cue for cue in _AGGREGATES if cue in cues]
+    agg = _AGGREGATES[min(named, key=cues.first)] if named else None
     ranking = "ranking" in cues
-    superlative = "superlative" in cues
     limit = next((n for n in cues.numbers("limit") if n > 0), None)
-    if limit is None and superlative and not ranking and agg is None:
+    if limit is None and "superlative" in cues and not ranking and agg is None:
         limit = 1
     return {
         "agg": agg,
@@ -175,9 +161,3 @@ def extract_constraints(nlq: str) -> dict[str, Any]:
         "limit": limit,
         "distinct": "distinct" in cues,
     }
-
-
-def _aggregate(cues: Cues) -> str | None:
-    """The aggregate that is named first, if any."""
-    named = [cue for cue in _AGGREGATES if cue in cues]
-    return _AGGREGATES[min(named, key=cues.first)] if named else None

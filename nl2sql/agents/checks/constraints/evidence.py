@@ -11,7 +11,8 @@ is missing. Doubt is settled for the query: a wrong rejection costs a right answ
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
+
+from sqlglot import exp
 
 from nl2sql.agents.checks.constraints.cues import lexicon
 from nl2sql.agents.checks.constraints.shape import (
@@ -21,11 +22,7 @@ from nl2sql.agents.checks.constraints.shape import (
     bare_columns,
     is_aggregate_call,
 )
-
-if TYPE_CHECKING:
-    from sqlglot import exp
-
-    from nl2sql.databases.schema import Schema
+from nl2sql.databases.schema import Schema
 
 
 def stores(shape: QueryShape, kind: str) -> bool:
@@ -55,8 +52,6 @@ def has_count(shape: QueryShape) -> bool:
 
 def has_sum(shape: QueryShape) -> bool:
     """SUM or COUNT; a stored total; a sum of columns; numbers listed row by row, or of one pinned row."""
-    from sqlglot import exp
-
     if shape.aggregates & {"SUM", "COUNT"} or stores(shape, "sum") or shape.window:
         return True
     if any(p.find(exp.Add) for leg in shape.legs for p in leg.expressions):
@@ -69,8 +64,6 @@ def has_sum(shape: QueryShape) -> bool:
 
 def has_average(shape: QueryShape) -> bool:
     """AVG, a quotient (or a scaled number that the question gave), a stored average, or "average" as a value."""
-    from sqlglot import exp
-
     if "AVG" in shape.aggregates or shape.scaled or stores(shape, "avg"):
         return True
     for quotient in shape.tree.find_all(exp.Div):  # by a number alone it converts units
@@ -104,8 +97,6 @@ def has_groups(shape: QueryShape) -> bool:
     Other ways: windows, correlated or parallel subqueries, legs of a set operation, ratios ("per"), one CASE for
     each group, and division ("every" as NOT EXISTS ... NOT EXISTS).
     """
-    from sqlglot import exp
-
     if shape.group or shape.window or shape.correlated or shape.negated or shape.set_operation:
         return True
     if shape.derived_tables > 1 or not shape.projected_aggregates:
@@ -143,8 +134,6 @@ def has_distinct(shape: QueryShape) -> bool:
 
 def counts_distinct(shape: QueryShape) -> bool:
     """Whether what is counted differs row by row: DISTINCT, a derived table, or a key of the only table."""
-    from sqlglot import exp
-
     if shape.distinct or shape.derived_tables or shape.set_operation or "COUNT" not in shape.projected_aggregates:
         return True
     if len(shape.tables) > 1:
@@ -155,8 +144,6 @@ def counts_distinct(shape: QueryShape) -> bool:
 
 def is_pinned(shape: QueryShape) -> bool:
     """Whether a WHERE equality names the one row that a projected number is taken from."""
-    from sqlglot import exp
-
     tables = {use.table for use in shape.projected}
     by_name = {(use.name.lower()): use for use in shape.columns}
     for leg in shape.legs:
@@ -179,8 +166,6 @@ def lacks_grouping(shape: QueryShape) -> bool:
 
 def _own_aggregates(leg: exp.Select) -> Iterator[exp.Expr]:
     """Aggregates of the SELECT list, less window functions and those of subqueries."""
-    from sqlglot import exp
-
     for projection in leg.expressions:
         for node in projection.walk():
             if (
@@ -192,8 +177,6 @@ def _own_aggregates(leg: exp.Select) -> Iterator[exp.Expr]:
 
 
 def _ungrouped(leg: exp.Select, shape: QueryShape) -> bool:
-    from sqlglot import exp
-
     if leg.args.get("group"):
         return False
     named = {aggregate_name(node) for node in _own_aggregates(leg)}
@@ -209,8 +192,6 @@ def _ungrouped(leg: exp.Select, shape: QueryShape) -> bool:
 
 def _all_fixed(leg: exp.Select, bare: list[ColumnUse], uses: Mapping[tuple[str, str], ColumnUse]) -> bool:
     """Whether WHERE leaves one value of every column: by itself, by its row's name, or as a derived constant."""
-    from sqlglot import exp
-
     where = leg.args.get("where")
     fixed: list[ColumnUse] = []
     for equal in where.find_all(exp.EQ) if where else ():
@@ -231,8 +212,6 @@ def lacks_aggregate(shape: QueryShape, schema: Schema | None) -> bool:
 
     SQLite takes such a value from an arbitrary row of the group (except beside MAX or MIN).
     """
-    from sqlglot import exp
-
     uses = _uses(shape)
     for leg in shape.legs:
         group = leg.args.get("group")
@@ -260,8 +239,6 @@ def _use(column: exp.Column, uses: Mapping[tuple[str, str], ColumnUse]) -> Colum
 
 def _unaliased(node: exp.Expr, leg: exp.Select) -> exp.Expr:
     """The expression that a GROUP BY term stands for: an ordinal or an alias of the SELECT list, else itself."""
-    from sqlglot import exp
-
     if isinstance(node, exp.Literal) and node.is_int and 0 < int(node.this) <= len(leg.expressions):
         return leg.expressions[int(node.this) - 1]
     for projection in leg.expressions:

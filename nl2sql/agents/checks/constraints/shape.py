@@ -11,17 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from sqlglot import exp
+
+from nl2sql.databases.schema import Column, Schema, Table
 from nl2sql.sql.parse import remember_short
+from nl2sql.sql.text import parse
 from nl2sql.sql.words import is_plural, letter_words, singular
 
-if TYPE_CHECKING:
-    from sqlglot import exp
-
-    from nl2sql.databases.schema import Column, Schema, Table
-
 _IDENTITY = frozenset({"id", "name", "title", "code", "key", "label", "ssn", "email"})
+_RANKING = (exp.Rank, exp.DenseRank, exp.Ntile, exp.RowNumber, exp.PercentRank, exp.CumeDist, exp.Lag, exp.Lead,
+            exp.FirstValue, exp.LastValue, exp.NthValue)  # fmt: skip
 _NUMERIC = ("INT", "REAL", "FLOA", "DOUB", "NUM", "DEC", "NUMBER", "MONEY")
 
 
@@ -104,36 +104,18 @@ class QueryShape:
 
 def read_shape(sql: str, schema: Schema | None = None) -> QueryShape | None:
     """The shape of a SELECT, or None where sqlglot cannot parse it (the gates then abstain)."""
-    tree = _parse(sql)
-    if tree is None:
-        return None
-    return _shape(tree, schema)
+    tree = _query(sql)
+    return None if tree is None else _shape(tree, schema)
 
 
 @remember_short(256)
-def _parse(sql: str) -> exp.Expr | None:
-    import sqlglot
-    from sqlglot import exp
-
-    from nl2sql.sql.parse import SLIPS, refuse_unparsable
-
-    if not sql.strip():
-        return None
-    try:
-        refuse_unparsable(sql)
-        parsed = sqlglot.parse(sql, dialect="sqlite")
-    except (sqlglot.errors.SqlglotError, *SLIPS):
-        return None
-    trees = [t for t in parsed if t is not None]
-    if len(trees) != 1 or not isinstance(trees[0], exp.Query):
-        return None
-    return trees[0]
+def _query(sql: str) -> exp.Query | None:
+    tree = parse(sql)
+    return tree if isinstance(tree, exp.Query) else None
 
 
 def outer_selects(tree: exp.Expr) -> Iterator[exp.Select]:
     """The outermost SELECTs: through parentheses and set operations, never into subqueries."""
-    from sqlglot import exp
-
     stack = [tree]
     while stack:
         node = stack.pop()
@@ -147,8 +129,6 @@ def outer_selects(tree: exp.Expr) -> Iterator[exp.Select]:
 
 def _sources(leg: exp.Select) -> Iterator[exp.Select]:
     """The SELECTs of derived tables and common table expressions inside a leg, or beside it."""
-    from sqlglot import exp
-
     for select in leg.root().find_all(exp.Select):
         holder = select.find_ancestor(exp.Subquery, exp.CTE)
         if isinstance(holder, exp.CTE) or (holder and isinstance(holder.parent, (exp.From, exp.Join))):
@@ -157,40 +137,17 @@ def _sources(leg: exp.Select) -> Iterator[exp.Select]:
 
 def is_aggregate_call(node: exp.Expr) -> bool:
     """An aggregate function call (ranking window functions are not)."""
-    from sqlglot import exp
-
     if isinstance(node, exp.Anonymous):
         return str(node.this).upper() == "TOTAL"
-    return isinstance(node, exp.AggFunc) and not isinstance(node, _ranking())
-
-
-def _ranking() -> tuple[type, ...]:
-    from sqlglot import exp
-
-    return (exp.Rank, exp.DenseRank, exp.Ntile, exp.RowNumber, exp.PercentRank, exp.CumeDist, exp.Lag, exp.Lead,
-            exp.FirstValue, exp.LastValue, exp.NthValue)  # fmt: skip
+    return isinstance(node, exp.AggFunc) and not isinstance(node, _RANKING)
 
 
 def aggregate_name(node: exp.Expr) -> str:
-    from sqlglot import exp
-
     return node.sql_name().upper() if isinstance(node, exp.Func) and not isinstance(node, exp.Anonymous) else "SUM"
-
-
-def inside(node: exp.Expr, kinds: type | tuple[type, ...], top: exp.Expr) -> bool:
-    """Whether a node of ``kinds`` lies between ``node`` and ``top``."""
-    at = node.parent
-    while at is not None and at is not top:
-        if isinstance(at, kinds):
-            return True
-        at = at.parent
-    return False
 
 
 def bare_columns(projection: exp.Expr) -> Iterator[exp.Column]:
     """Columns of a projection outside any aggregate, window or subquery."""
-    from sqlglot import exp
-
     stack = [projection]
     while stack:
         node = stack.pop()
@@ -203,8 +160,6 @@ def bare_columns(projection: exp.Expr) -> Iterator[exp.Column]:
 
 
 def _shape(tree: exp.Expr, schema: Schema | None) -> QueryShape:
-    from sqlglot import exp
-
     legs = tuple(outer_selects(tree))
     aliases: dict[str, str] = {}
     tables: list[str] = []
@@ -214,44 +169,33 @@ def _shape(tree: exp.Expr, schema: Schema | None) -> QueryShape:
         aliases[table.alias_or_name.lower()] = table.name.lower()
     resolve = _resolver(schema, aliases, tables)
 
-    aggregates = {aggregate_name(n) for n in tree.walk() if is_aggregate_call(n)}
-    projected_aggregates: set[str] = set()
-    projected: list[ColumnUse] = []
-    star = False
-    arithmetic = False
-    for leg in legs:
-        for projection in leg.expressions:
-            star = star or projection.is_star or isinstance(projection, exp.Star)
-            arithmetic = arithmetic or projection.find(exp.Add, exp.Sub, exp.Mul, exp.Div) is not None
-            projected_aggregates |= {aggregate_name(n) for n in projection.walk() if is_aggregate_call(n)}
-            projected += [resolve(c) for c in bare_columns(projection)]
-        for source in _sources(leg):
-            for projection in source.expressions:
-                projected_aggregates |= {aggregate_name(n) for n in projection.walk() if is_aggregate_call(n)}
-    limits, has_limit = _limits(tree)
-    operation = next((n for n in tree.find_all(exp.SetOperation)), None)
+    shown = [projection for leg in legs for projection in leg.expressions]
+    selected = [p for leg in legs for source in (leg, *_sources(leg)) for p in source.expressions]
+    limits = [*tree.find_all(exp.Limit), *tree.find_all(exp.Fetch)]
+    limited = [n.expression if isinstance(n, exp.Limit) else n.args.get("count") for n in limits]
+    operation = tree.find(exp.SetOperation)
     subqueries = [s for s in tree.find_all(exp.Select) if s not in legs]
     literals = list(tree.find_all(exp.Literal))
     return QueryShape(
         tree=tree,
         legs=legs,
-        aggregates=frozenset(aggregates),
-        projected_aggregates=frozenset(projected_aggregates),
+        aggregates=_aggregates([tree]),
+        projected_aggregates=_aggregates(selected),
         columns=tuple(resolve(c) for c in tree.find_all(exp.Column)),
-        projected=tuple(projected),
+        projected=tuple(resolve(c) for projection in shown for c in bare_columns(projection)),
         joined=tuple(
             (resolve(e.left), resolve(e.right))
             for e in tree.find_all(exp.EQ)
             if isinstance(e.left, exp.Column) and isinstance(e.right, exp.Column)
         ),
         tables=tuple(t for t in tables if t not in ctes),
-        star=star,
+        star=any(p.is_star or isinstance(p, exp.Star) for p in shown),
         window=tree.find(exp.Window) is not None,
-        ranked=any(isinstance(n, _ranking()) for n in tree.walk()),
+        ranked=any(isinstance(n, _RANKING) for n in tree.walk()),
         group=tree.find(exp.Group) is not None,
         order=tree.find(exp.Order) is not None,
-        limits=limits,
-        has_limit=has_limit,
+        limits=tuple(int(n.this) for n in limited if isinstance(n, exp.Literal) and str(n.this).isdecimal()),
+        has_limit=bool(limits),
         distinct=tree.find(exp.Distinct) is not None,
         set_operation=type(operation).__name__.lower() if operation else "",
         subquery=bool(subqueries),
@@ -260,7 +204,7 @@ def _shape(tree: exp.Expr, schema: Schema | None) -> QueryShape:
         numbers=frozenset(float(x.this) for x in literals if not x.is_string and _is_number(x.this)),
         strings=frozenset([str(x.this).lower() for x in literals if x.is_string])
         | frozenset(c.name.lower() for c in tree.find_all(exp.Column) if c.this.args.get("quoted")),
-        arithmetic=arithmetic,
+        arithmetic=any(p.find(exp.Add, exp.Sub, exp.Mul, exp.Div) is not None for p in shown),
         scaled=any(
             isinstance(n.left, exp.Literal) and isinstance(n.right, exp.Literal)
             for n in tree.find_all(exp.Mul, exp.Div)
@@ -277,30 +221,18 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _limits(tree: exp.Expr) -> tuple[tuple[int, ...], bool]:
-    from sqlglot import exp
-
-    limits = []
-    nodes = [*tree.find_all(exp.Limit), *tree.find_all(exp.Fetch)]
-    for node in nodes:
-        value = node.expression if isinstance(node, exp.Limit) else node.args.get("count")
-        if isinstance(value, exp.Literal) and str(value.this).isdecimal():
-            limits.append(int(value.this))
-    return tuple(limits), bool(nodes)
+def _aggregates(nodes: Sequence[exp.Expr]) -> frozenset[str]:
+    return frozenset(aggregate_name(n) for node in nodes for n in node.walk() if is_aggregate_call(n))
 
 
 def _correlated(select: exp.Select) -> bool:
     """Whether a subquery names a table of a query around it (unqualified columns are taken as its own)."""
-    from sqlglot import exp
-
     own = {t.alias_or_name.lower() for t in select.find_all(exp.Table)}
     own |= {s.alias.lower() for s in select.find_all(exp.Subquery) if s.alias}
     return any(c.table and c.table.lower() not in own for c in select.find_all(exp.Column))
 
 
 def _negated(tree: exp.Expr) -> bool:
-    from sqlglot import exp
-
     if tree.find(exp.Except, exp.All, exp.Any) is not None:
         return True
     return any(isinstance(n.this, (exp.In, exp.Exists, exp.Paren)) for n in tree.find_all(exp.Not))

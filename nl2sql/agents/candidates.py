@@ -14,32 +14,19 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 from nl2sql.agents.agent_tools import dispatch
-from nl2sql.agents.candidates.confidence import logistic, packaged, signals
 from nl2sql.agents.checks.literal_repair import repair_literals
 from nl2sql.agents.context.grounding import share_used
 from nl2sql.agents.context.linking import uncovered_share
 from nl2sql.agents.failures import EpisodeFailed
 from nl2sql.agents.opening import link, open_task, other_orders
-from nl2sql.agents.ranking import Candidate, probability, rank
+from nl2sql.agents.ranking import Candidate, agreement, as_samples, confidence, probability, rank, tells
 from nl2sql.agents.record import Episode, summarize_trace
 from nl2sql.agents.task import Draft, State, guard
-from nl2sql.agents.voting import agreement, as_samples, same_rows, tells
 from nl2sql.config import CandidatesConfig, Config
-from nl2sql.interfaces import (
-    Completion,
-    Database,
-    EventSink,
-    Model,
-    Question,
-    Resources,
-    Sampling,
-    Tool,
-    no_sink,
-)
+from nl2sql.interfaces import Completion, Database, EventSink, Model, Question, Resources, Sampling, Tool, no_sink
 from nl2sql.sql.same import query_key
 
 
@@ -121,14 +108,13 @@ class Search:
             left = settings.n - constrained - view  # shared out evenly, the first views take what is over
             share = -(-left // len(views))
             greedy = int(settings.greedy and share > 0)
-            sampled = partial(task.begin_sql, messages, limit, sampling=sampling, n=share - greedy)
-            ahead = sampled(before=1) if greedy and share > greedy and self.hurries() else None
             if greedy:
                 yield from (("greedy", draft) for draft in task.complete_sql(messages, limit, n=1))
                 if not view and self.first_is_enough():
                     return
             if share > greedy:
-                yield from (("sampled", draft) for draft in (ahead or sampled())())
+                drafts = task.complete_sql(messages, limit, sampling=sampling, n=share - greedy)
+                yield from (("sampled", draft) for draft in drafts)
         if constrained:
             try:
                 draft = task.complete_sql(self.messages, limit, constrained=True, n=1)[0]
@@ -152,12 +138,6 @@ class Search:
         elif first.runs and settings.seconds and 2 * (time.perf_counter() - task.began) > settings.seconds:
             task.flags["views"] = "time is over"
         return "views" in task.flags
-
-    def hurries(self) -> bool:
-        """Whether greedy and sampled answers of a view are asked for at once: there is a budget of seconds, and the
-        model answers several calls together, in whatever order."""
-        settings, model = self.settings, self.state.task.resources.model
-        return bool(settings.seconds and not settings.asks_greedy_alone) and getattr(model, "batch_size", 1) > 1
 
     def settled(self, slowest: float) -> bool:
         """Whether what was written so far is enough: ``agree`` of it gives the same rows, or another view, which may
@@ -218,12 +198,11 @@ class Search:
         """Validate and execute a query, as the loop's gates do; a gate's refusal does not keep it from running."""
         state, task = self.state, self.state.task
         state.last_sql = candidate.sql
-        seen = {}
+        seen = []
         for action in ("validate_sql", "validate_constraints", "run_sql"):
-            seen[action] = dispatch(state, action, {})
-            self.note(action, seen[action])
-        why = task.intent_mismatch(candidate.sql)
-        valid, demanded, ran = (seen[name] for name in ("validate_sql", "validate_constraints", "run_sql"))
+            seen.append(dispatch(state, action, {}))
+            self.note(action, seen[-1])
+        (valid, demanded, ran), why = seen, task.intent_mismatch(candidate.sql)
         reasons = {  # in the order in which the loop would meet them
             "valid": None if valid["valid"] is True else str(valid["reason"]),
             "executes": None if ran["success"] else str(ran.get("error", "failed")),
@@ -271,10 +250,9 @@ class Search:
         best, task = ranking[0], self.state.task
         if self.settings.choose != "logprob" or not best.sql or best.parts["probability"] is None:
             return None
-        groups = same_rows([task.result_of(candidate.sql) for candidate in ranking])
         uncovered = uncovered_share(task.question.text, best.sql, task.schema)
-        seen = signals(recorded, groups, uncovered=uncovered)
-        return round(logistic(seen, packaged()), 3)
+        results = [task.result_of(candidate.sql) for candidate in ranking]
+        return confidence(recorded, results, uncovered=uncovered)
 
     def note(self, action: str, observation: Any, step: int | None = None) -> None:
         at = self.step if step is None else step

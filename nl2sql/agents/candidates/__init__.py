@@ -1,1 +1,0 @@
-"""Several queries for a question, executed, scored and ranked (docs/candidates.md)."""
