@@ -215,26 +215,14 @@ def verified_answer(
     told: dict[str, Any] = {**query.to_dict(), "alike": round(share, 2)}
     reason = "the same words" if share == 1 else f"all but an opening or articles ({share:.0%} of the words)"
     seen = {"success": True, "sql": query.sql, "rows": len(result.rows)}
-    record = {
-        "step": 0,
-        "action": "verified_query",
-        "args": {"question": query.question},
-        "observation": seen,
-    }
-    entry = {"step": 0, "decision": "verified_query", "reason": reason, "status": "accept", "data": told}
+    action = "verified_query"
+    record = {"step": 0, "action": action, "args": {"question": query.question}, "observation": seen}
+    entry = {"step": 0, "decision": action, "reason": reason, "status": "accept", "data": told}
     for event in (record, entry):
         sink({"question": question.id or question.text, **event})
-    episode = Episode(
-        question,
-        "",
-        sql=query.sql,
-        columns=result.columns,
-        rows=result.rows,
-        finish="verified",
-        trace=[record],
-        decision_log=[entry],
-        flags={VERIFIED: {"reused": told}, **cut_rows(result)},
-    )
+    episode = Episode(question, "", query.sql, finish="verified", trace=[record], decision_log=[entry])
+    episode.columns, episode.rows = result.columns, result.rows
+    episode.flags = {VERIFIED: {"reused": told}, **cut_rows(result)}
     return episode, {}
 
 

@@ -10,7 +10,7 @@ is missing. Doubt is settled for the query: a wrong rejection costs a right answ
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from sqlglot import exp
 
@@ -166,23 +166,18 @@ def lacks_grouping(shape: QueryShape) -> bool:
 
 def _own_aggregates(leg: exp.Select) -> Iterator[exp.Expr]:
     """Aggregates of the SELECT list, less window functions and those of subqueries."""
-    for projection in leg.expressions:
-        for node in projection.walk():
-            if (
-                is_aggregate_call(node)
-                and not isinstance(node.parent, exp.Window)
-                and node.find_ancestor(exp.Select) is leg
-            ):
-                yield node
+    for node in (node for projection in leg.expressions for node in projection.walk()):
+        windowed = isinstance(node.parent, exp.Window)
+        if is_aggregate_call(node) and not windowed and node.find_ancestor(exp.Select) is leg:
+            yield node
 
 
 def _ungrouped(leg: exp.Select, shape: QueryShape) -> bool:
     if leg.args.get("group"):
         return False
     named = {aggregate_name(node) for node in _own_aggregates(leg)}
-    uses = _uses(shape)
-    bare = [_use(c, uses) for projection in leg.expressions for c in bare_columns(projection)]
-    if named - {"MAX", "MIN"} and not _all_fixed(leg, [use for use in bare if use], uses):
+    bare = [shape.use(c) for projection in leg.expressions for c in bare_columns(projection)]
+    if named - {"MAX", "MIN"} and not _all_fixed(leg, [use for use in bare if use], shape):
         return True
     order = leg.args.get("order")
     own = order.walk(prune=lambda node: isinstance(node, (exp.Query, exp.Window))) if order is not None else ()
@@ -190,21 +185,16 @@ def _ungrouped(leg: exp.Select, shape: QueryShape) -> bool:
     return leg.args.get("having") is not None or (in_order and bool(bare or named))
 
 
-def _all_fixed(leg: exp.Select, bare: list[ColumnUse], uses: Mapping[tuple[str, str], ColumnUse]) -> bool:
+def _all_fixed(leg: exp.Select, bare: list[ColumnUse], shape: QueryShape) -> bool:
     """Whether WHERE leaves one value of every column: by itself, by its row's name, or as a derived constant."""
     where = leg.args.get("where")
     fixed: list[ColumnUse] = []
     for equal in where.find_all(exp.EQ) if where else ():
-        sides = [use for c in equal.find_all(exp.Column) if (use := _use(c, uses)) and not use.derived]
+        sides = [use for c in equal.find_all(exp.Column) if (use := shape.use(c)) and not use.derived]
         fixed += sides if len(sides) == 1 else []  # two columns: a join; ``= "value"`` resolves to no column
     names = {use.name.lower() for use in fixed}
     pinned = {use.table for use in fixed if use.identity}
     return all(use.derived or use.name.lower() in names or use.table in pinned for use in bare)
-
-
-def _uses(shape: QueryShape) -> dict[tuple[str, str], ColumnUse]:
-    """Columns as written -> what they are."""
-    return {(use.qualifier, use.name.lower()): use for use in shape.columns}
 
 
 def lacks_aggregate(shape: QueryShape, schema: Schema | None) -> bool:
@@ -212,7 +202,6 @@ def lacks_aggregate(shape: QueryShape, schema: Schema | None) -> bool:
 
     SQLite takes such a value from an arbitrary row of the group (except beside MAX or MIN).
     """
-    uses = _uses(shape)
     for leg in shape.legs:
         group = leg.args.get("group")
         if group is None or any(aggregate_name(n) in ("MAX", "MIN") for n in _own_aggregates(leg)):
@@ -221,20 +210,16 @@ def lacks_aggregate(shape: QueryShape, schema: Schema | None) -> bool:
             return True
         if schema is None:
             continue
-        keys = [_use(c, uses) for e in group.expressions for c in bare_columns(_unaliased(e, leg))]
+        keys = [shape.use(c) for e in group.expressions for c in bare_columns(_unaliased(e, leg))]
         for projection in leg.expressions:
             computed = projection.find(exp.Add, exp.Sub, exp.Mul, exp.Div) is not None
             for column in bare_columns(projection):
-                use = _use(column, uses)
+                use = shape.use(column)
                 other_key = use and use.unique and all(k and k.table != use.table for k in keys)
                 shown = use and (use.measure or other_key or computed)
                 if use and shown and not any(k and _determines(k, use, schema, keys, shape.joined) for k in keys):
                     return True
     return False
-
-
-def _use(column: exp.Column, uses: Mapping[tuple[str, str], ColumnUse]) -> ColumnUse | None:
-    return uses.get((column.table.lower(), column.name.lower()))
 
 
 def _unaliased(node: exp.Expr, leg: exp.Select) -> exp.Expr:

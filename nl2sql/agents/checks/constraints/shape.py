@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from sqlglot import exp
 
@@ -100,6 +101,14 @@ class QueryShape:
     arithmetic: bool  # in the outermost SELECT lists
     scaled: bool  # two given numbers are multiplied or divided, as in hypothetical questions
     derived_tables: int
+
+    @cached_property
+    def _uses(self) -> dict[tuple[str, str], ColumnUse]:
+        return {(use.qualifier, use.name.lower()): use for use in self.columns}
+
+    def use(self, column: exp.Column) -> ColumnUse | None:
+        """What a column of the query is, as it is written there."""
+        return self._uses.get((column.table.lower(), column.name.lower()))
 
 
 def read_shape(sql: str, schema: Schema | None = None) -> QueryShape | None:
