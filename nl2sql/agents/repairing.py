@@ -61,7 +61,7 @@ def _opened(path: Path, file: int, create: bool, uri: str) -> Corpus:
 
     if not uri:
         return Corpus(path, create=create)
-    from nl2sql.repair.index import milvus
+    from nl2sql.repair.store import milvus
 
     return Corpus(path, create=create, index=milvus(uri))
 

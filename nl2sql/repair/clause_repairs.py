@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from nl2sql.repair.rewrites import calls_of, is_name, is_text, tokens_of
+from nl2sql.repair.readings import calls_of, is_name, is_text, tokens_of
 from nl2sql.sql.writing import written
 
 if TYPE_CHECKING:

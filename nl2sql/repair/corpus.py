@@ -25,18 +25,19 @@ from typing import Any
 from uuid import UUID
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nl2sql.errors import UsageError
 from nl2sql.interfaces import USER, Question, content_key
-from nl2sql.repair.embeddings import HashedNgrams
-from nl2sql.repair.index import Array, IndexFactory, SearchIndex, in_memory
 from nl2sql.repair.registry import SimilarFix
 from nl2sql.repair.store import (
     CORPUS,
-    Fix,
+    HashedNgrams,
+    IndexFactory,
+    SearchIndex,
+    Vectors,
     error_signature,
     fix_identity,
+    in_memory,
     mask_error,
     open_corpus,
     query_identity,
@@ -68,7 +69,7 @@ class Corpus:
     Raises UsageError for a missing file (unless ``create``) or one that is no corpus, DatabaseError for one that is
     damaged or cannot be written; neither changes the file.
 
-    index: where vectors are searched (``milvus.milvus`` for Milvus); the file holds them all the same.
+    index: where vectors are searched (``store.milvus`` for Milvus); the file holds them all the same.
     """
 
     def __init__(
@@ -212,7 +213,7 @@ class Corpus:
         exclude: leave out what was stored with this ``source`` (the question that is being asked right now).
         """
         asked, words = np.split(self._vector(mask_error(error, failed_sql, dialect), failed_sql, dialect), 2)
-        by_both: tuple[Array, Array | None] = (asked, None)
+        by_both: tuple[Vectors, Vectors | None] = (asked, None)
         by_words = by_both
         if failed_sql.strip():  # a query's first half is its description: only the words count, and count twice
             by_both, by_words = (asked, words), (0 * asked, 2 * words)
@@ -226,17 +227,6 @@ class Corpus:
                 if not any(same_words(query.sql, other, dialect) for other in known):
                     found.append(query)
         return sorted(found, key=lambda fix: -fix.similarity_score)[:limit]
-
-    def fix(self, id: UUID) -> Fix | None:
-        """A stored fix by its id."""
-        with self._lock:
-            rows = self._rows(
-                "SELECT id, error_signature, error_msg, failed_sql, successful_sql, coalesce(fix_description, ''),"
-                " coalesce(category, 'unknown'), dialect, source, created_at FROM error_fix_history"
-                " WHERE id = ?",
-                str(id),
-            )
-        return Fix(UUID(rows[0][0]), *rows[0][1:]) if rows else None
 
     def changes(self) -> int:
         """A number that grows with every write, by whoever made it."""
@@ -350,9 +340,9 @@ class Corpus:
             held.changes, held.last_row = state, rows[-1][0] if rows else held.last_row
         return held.index
 
-    def _vector(self, text: str, sql: str, dialect: str) -> NDArray[np.float32]:
+    def _vector(self, text: str, sql: str, dialect: str) -> Vectors:
         """Two halves, each of length 1/sqrt(2): the text, and the words of the statement."""
-        vector: NDArray[np.float32] = self.embedder([text, skeleton(sql, dialect)]).reshape(-1) * math.sqrt(0.5)
+        vector: Vectors = self.embedder([text, skeleton(sql, dialect)]).reshape(-1) * math.sqrt(0.5)
         return vector
 
     def _halves(self, text: str, sql: str, dialect: str) -> bytes:

@@ -15,15 +15,23 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from nl2sql.repair.clause_repairs import grouped_columns, moved_conditions, ordered_clauses, punctuated
-from nl2sql.repair.readings import transpiled
+from nl2sql.repair.readings import is_text, tokens_of, transpiled
 from nl2sql.repair.registry import packaged
-from nl2sql.repair.rewrites import is_text, tokens_of
-from nl2sql.repair.schema_names import SURE, SchemaNames, bare, similar_columns, similar_names, spelled_with_table
+from nl2sql.repair.schema_names import (
+    SURE,
+    SchemaNames,
+    bare,
+    has_column,
+    key_condition,
+    similar_columns,
+    similar_names,
+    spelled_with_table,
+)
 from nl2sql.sql.parse import past_limits
 from nl2sql.sql.words import statement_words
 
 if TYPE_CHECKING:
-    from nl2sql.databases.schema import ForeignKey, Schema, Table
+    from nl2sql.databases.schema import Schema, Table
     from nl2sql.interfaces import Database
 
 
@@ -67,13 +75,16 @@ def mend(sql: str, error: str, database: Database, schema: Schema) -> str | None
 def fault(sql: str, database: Database, schema: Schema) -> str:
     """Why the engine refuses ``sql``, or a name in double quotes that SQLite takes for a text; "" if it is sound."""
     compiled = database.explain(sql)
-    if not compiled.success:
-        return compiled.error or "refused"
+    return mistaken_name(sql, database, schema) if compiled.success else compiled.error or "refused"
+
+
+def mistaken_name(sql: str, database: Database, schema: Schema | None = None) -> str:
+    """SQLite's own message for a name in double quotes that is no column; "" without one, and on other engines."""
     if database.dialect != "sqlite":
         return ""
     from nl2sql.databases.validation import validate_sql
 
-    kind, _, name = str(validate_sql(sql, schema, database)["reason"]).partition(":")
+    kind, _, name = str(validate_sql(sql, schema or database.schema(), database)["reason"]).partition(":")
     return f"no such column: {name}" if kind == "unknown_column" else ""
 
 
@@ -129,7 +140,7 @@ def _other_table(sql: str, names: SchemaNames) -> Iterator[str]:
         return
     qualifier, name = bare(column.rpartition(".")[0]), bare(column)
     for alias, table in names.aliases.items():
-        if _has(table, name) and alias != qualifier.lower():
+        if has_column(table, name) and alias != qualifier.lower():
             right = f"{names.written(alias)}.{names.written(name)}"
             yield _replaced(sql, f"{qualifier}.{name}", right, names.dialect)
 
@@ -147,7 +158,7 @@ def _joined(sql: str, names: SchemaNames) -> Iterator[str]:
         if table in names.used or not own:
             continue
         for alias, near in names.aliases.items():
-            for condition in _links(table, near, alias, names.written):
+            for condition in _links(table, near, alias, names.dialect):
                 joined = _with_join(sql, f" JOIN {names.written(table.name)} ON {condition}", names.dialect)
                 if joined is None:
                     continue
@@ -186,7 +197,7 @@ def _disambiguated(sql: str, names: SchemaNames) -> Iterator[str]:
     """A column of several tables gets the first of them where the statement joins them on just this column, and the
     other of two where it is compared with the one."""
     name = bare(names.captured.get("column", ""))
-    owners = [alias for alias, table in names.aliases.items() if _has(table, name)]
+    owners = [alias for alias, table in names.aliases.items() if has_column(table, name)]
     words = [word.lower() for word in names.words]
     for at in range(1, len(words) - 4):
         if words[at : at + 2] == [name.lower(), "="] and words[at - 1] != "." and words[at + 4] == name.lower():
@@ -223,21 +234,14 @@ REPAIRS: dict[str, Sequence[Callable[[str, SchemaNames], Iterator[str]]]] = {
 # -------------------------------------------------------------------------------------------------- editing by tokens
 
 
-def _has(table: Table, column: str) -> bool:
-    return any(own.name.lower() == column.lower() for own in table.columns)
-
-
-def _links(table: Table, near: Table, alias: str, written: Callable[[str], str]) -> Iterator[str]:
+def _links(table: Table, near: Table, alias: str, dialect: str) -> Iterator[str]:
     """Join conditions between ``table`` and ``near`` (known as ``alias``) by foreign keys in either direction."""
-
-    def condition(key: ForeignKey, child: str, parent: str) -> str:
-        pairs = zip(key.columns, key.ref_columns, strict=True)
-        return " AND ".join(
-            f"{written(child)}.{written(own)} = {written(parent)}.{written(other)}" for own, other in pairs
-        )
-
-    yield from (condition(k, table.name, alias) for k in table.foreign_keys if k.ref_table.lower() == near.name.lower())
-    yield from (condition(k, alias, table.name) for k in near.foreign_keys if k.ref_table.lower() == table.name.lower())
+    for key in table.foreign_keys:
+        if key.ref_table.lower() == near.name.lower():
+            yield key_condition(key, table.name, alias, dialect)
+    for key in near.foreign_keys:
+        if key.ref_table.lower() == table.name.lower():
+            yield key_condition(key, alias, table.name, dialect)
 
 
 def _replaced(sql: str, wrong: str, right: str, dialect: str) -> str:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from nl2sql.databases.schema import Column, Schema, Table, quote_name
+from nl2sql.databases.schema import Column, ForeignKey, Schema, Table, quote_name
 from nl2sql.sql.words import statement_words, words
 
 if TYPE_CHECKING:
@@ -117,10 +117,7 @@ class SchemaNames:
         """``child.column = parent.column`` between tables that the statement names (or all, if it names none)."""
         named = {table.name.lower() for table in self.used or self.schema.tables}
         conditions = [
-            " AND ".join(
-                f"{self.written(table.name)}.{self.written(own)} = {self.written(key.ref_table)}.{self.written(other)}"
-                for own, other in zip(key.columns, key.ref_columns, strict=True)
-            )
+            key_condition(key, table.name, key.ref_table, self.dialect)
             for table in self.schema.tables
             for key in table.foreign_keys
             if table.name.lower() in named and key.ref_table.lower() in named
@@ -142,6 +139,20 @@ FACTS: dict[str, Callable[[SchemaNames], str]] = {
     "foreign_keys": SchemaNames.foreign_keys,
     "parentheses": SchemaNames.parentheses,
 }
+
+
+def key_condition(key: ForeignKey, child: str, parent: str, dialect: str) -> str:
+    """``child.column = parent.column`` of a foreign key, with its tables under these names."""
+    pairs = zip(key.columns, key.ref_columns, strict=True)
+    return " AND ".join(
+        f"{quote_name(child, dialect)}.{quote_name(own, dialect)} = "
+        f"{quote_name(parent, dialect)}.{quote_name(other, dialect)}"
+        for own, other in pairs
+    )
+
+
+def has_column(table: Table, column: str) -> bool:
+    return any(own.name.lower() == column.lower() for own in table.columns)
 
 
 def from_items(said: Sequence[str]) -> Iterator[tuple[str, str]]:

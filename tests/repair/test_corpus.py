@@ -23,9 +23,7 @@ from nl2sql.databases.sqlite.database import SqliteDatabase
 from nl2sql.errors import DatabaseError, Nl2SqlError, UsageError
 from nl2sql.repair.analyzer import SEARCH_S, ErrorAnalyzer, explanation
 from nl2sql.repair.corpus import Corpus
-from nl2sql.repair.embeddings import HashedNgrams, Vectors
-from nl2sql.repair.index import FixIndex
-from nl2sql.repair.store import error_signature, mask_error
+from nl2sql.repair.store import FixIndex, HashedNgrams, Vectors, error_signature, mask_error
 from nl2sql.sql.same import tree_key
 
 FIXES = [
@@ -100,14 +98,14 @@ def test_search_is_exact_and_closest_first(corpus: Corpus) -> None:
 def test_a_score_is_the_cosine_of_the_vectors(corpus: Corpus) -> None:
     embed = HashedNgrams()
     error, sql = "no such column: city", "SELECT city FROM orders"
+    fixes = {row["id"]: row for row in corpus.rows() if row["kind"] == "fix"}
     for fix in corpus.search(error, sql, limit=4, threshold=0.0):
-        stored = corpus.fix(fix.query_id)
-        assert stored is not None
-        texts = [mask_error(error, sql), mask_error(stored.error_msg, stored.failed_sql)]
+        stored = fixes[str(fix.query_id)]
+        texts = [mask_error(error, sql), mask_error(stored["error_msg"], stored["failed_sql"])]
         by_error = float(np.dot(*embed(texts)))
-        by_words = float(np.dot(*embed([" ".join(t.lower().split()) for t in (sql, stored.failed_sql)])))
+        by_words = float(np.dot(*embed([" ".join(t.lower().split()) for t in (sql, stored["failed_sql"])])))
         assert fix.similarity_score <= 1.0
-        if "(" not in stored.failed_sql:  # words and signs are apart in the skeleton
+        if "(" not in stored["failed_sql"]:  # words and signs are apart in the skeleton
             assert fix.similarity_score == pytest.approx((by_error + by_words) / 2, abs=0.005)
 
 

@@ -13,7 +13,7 @@ import pytest
 from nl2sql.errors import DatabaseError
 from nl2sql.repair.analyzer import ErrorAnalyzer
 from nl2sql.repair.corpus import Corpus
-from nl2sql.repair.index import SearchIndex, milvus
+from nl2sql.repair.store import SearchIndex, milvus
 
 needs_milvus = pytest.mark.skipif(
     find_spec("pymilvus") is None or find_spec("milvus_lite") is None,

@@ -7,8 +7,8 @@ import time
 import pytest
 
 from nl2sql.databases.schema import Column, ForeignKey, Schema, Table
+from nl2sql.repair.analyzer import schema_advice
 from nl2sql.repair.registry import packaged
-from nl2sql.repair.schema_advice import schema_advice
 from nl2sql.repair.schema_names import SURE, SchemaNames, from_items, similar_names
 from nl2sql.sql.words import statement_words
 

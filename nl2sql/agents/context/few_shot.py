@@ -27,7 +27,7 @@ from nl2sql.config import Config, FewShotConfig
 from nl2sql.errors import Nl2SqlError, UsageError, one_line
 from nl2sql.interfaces import Benchmark, Database, Question, content_key
 from nl2sql.machine import file_version, from_json
-from nl2sql.repair.embeddings import HashedNgrams, Vectors
+from nl2sql.repair.store import HashedNgrams, Vectors
 from nl2sql.sql.same import normalise_sql
 from nl2sql.sql.words import stem, words
 
