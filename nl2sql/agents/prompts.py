@@ -15,6 +15,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,16 +25,32 @@ if TYPE_CHECKING:
     from nl2sql.repair.registry import RepairGuidance
 
 ENGINES = {"postgres": "PostgreSQL", "mysql": "MySQL", "duckdb": "DuckDB", "clickhouse": "ClickHouse"}
-PROMPTS: dict[str, str] = from_yaml(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
-REACT_SYSTEM_PROMPT = PROMPTS["react_system"]  # the specification's name for it
 TOOL_LINE = re.compile(r"^(\w+)\[(.*)\] - (.+)$", re.MULTILINE)  # a tool, its arguments, what it is for
 HINT = "Hint: the same action gave the same result before; now use "
 NAMING_THE_ENGINE = ("react_system", "react_native_system", "generate_system")
 
 
+PROMPTS: dict[str, str]  # ``texts()``
+REACT_SYSTEM_PROMPT: str  # one of them, by the specification's name
+
+
+@cache
+def texts() -> dict[str, str]:
+    """The packaged text of every prompt, read once."""
+    packaged: dict[str, str] = from_yaml(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+    return packaged
+
+
+def __getattr__(name: str) -> Any:
+    """``PROMPTS``, and ``REACT_SYSTEM_PROMPT``, as the specification calls it; no file is read before."""
+    if name not in ("PROMPTS", "REACT_SYSTEM_PROMPT"):
+        raise AttributeError(f"module {__name__} has no attribute {name}")
+    return texts() if name == "PROMPTS" else texts()["react_system"]
+
+
 def prompt(name: str, overrides: Mapping[str, str] | None = None, /, **fields: str) -> str:
     """The prompt ``name`` with its ``{fields}`` filled in; ``overrides`` replaces packaged texts by name."""
-    text = (overrides or {}).get(name, PROMPTS[name])
+    text = (overrides or {}).get(name, texts()[name])
     return re.sub(r"\{(\w+)\}", lambda match: fields.get(match[1], match[0]), text)
 
 
@@ -51,7 +68,7 @@ def for_engine(overrides: Mapping[str, str], dialect: str) -> dict[str, str]:
 
 def prompt_hashes(overrides: Mapping[str, str] | None = None) -> dict[str, str]:
     """SHA-256 (first 16 hex digits) of every prompt in force, for the manifest."""
-    return {name: hashlib.sha256(prompt(name, overrides).encode()).hexdigest()[:16] for name in PROMPTS}
+    return {name: hashlib.sha256(prompt(name, overrides).encode()).hexdigest()[:16] for name in texts()}
 
 
 def question_text(text: str, evidence: str = "") -> str:
