@@ -24,25 +24,15 @@ from nl2sql.errors import Nl2SqlError, UsageError
 
 KEY_VARIABLE = "NL2SQL_API_KEY"
 KEY_VARIABLES = (  # each server's usual one; what any of them holds is masked wherever something is written
-    KEY_VARIABLE,
-    "OPENAI_API_KEY",
-    "ANTHROPIC_API_KEY",
-    "OLLAMA_API_KEY",
-    "VLLM_API_KEY",
-    "LLAMA_API_KEY",
-    "NL2SQL_VDS_TOKEN",
-    "NL2SQL_VDS_PAT_SECRET",
-    "MLFLOW_TRACKING_TOKEN",
-    "MLFLOW_TRACKING_PASSWORD",
-    "WANDB_API_KEY",
+    *(KEY_VARIABLE, "OPENAI_API_KEY", "ANTHROPIC_API_KEY", "OLLAMA_API_KEY", "VLLM_API_KEY"),
+    *("LLAMA_API_KEY", "NL2SQL_VDS_TOKEN", "NL2SQL_VDS_PAT_SECRET", "MLFLOW_TRACKING_TOKEN"),
+    *("MLFLOW_TRACKING_PASSWORD", "WANDB_API_KEY"),
 )
 SHORTEST_KEY = 8  # characters; shorter ones ("EMPTY") are no secret, and their letters occur everywhere
 MAX_TIMEOUT_S = 1e6  # of a timeout: more overflows the system's timers
 MOST_DIGITS = 300  # of a whole number: longer ones are no float's, and no count of anything
 _DEEP = "it is nested too deeply"
 _DISK_FULL = ("no space left", "errno 28", "os error 28", "file too large", "os error 27", "disk quota")
-
-
 PARTS = {  # optional package -> the extra that installs it
     **dict.fromkeys(("accelerate", "gguf", "safetensors", "tokenizers", "torch", "transformers"), "local"),
     "xllamacpp": "llamacpp",
@@ -202,11 +192,8 @@ def _meminfo(key: str) -> int | None:
 def cache_dir(*parts: str) -> Path:
     """The cache folder (or a folder inside it), created when missing."""
     base = os.environ.get("NL2SQL_CACHE")
-    if base:
-        root = Path(base).expanduser()
-    else:
-        root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nl2sql"
-    path = root.joinpath(*parts)
+    usual = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "nl2sql"
+    path = (Path(base) if base else usual).expanduser().joinpath(*parts)
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -245,40 +232,30 @@ def from_yaml(text: str) -> Any:
     """What ``text`` holds. Raises yaml.YAMLError and nothing else, also for a key that is given twice in a mapping."""
     import yaml
 
-    loader = yaml.SafeLoader(text)
     try:
-        node = loader.get_single_node()
-        _given_once(node)
-        return None if node is None else loader.construct_document(node)
+        return yaml.load(text, _yaml_loader())
     except RecursionError:
         raise yaml.YAMLError(_DEEP) from None
     except ValueError as error:  # a date such as 2020-99-99, or a number that is too long
         long = "integer string conversion" in str(error)
         raise yaml.YAMLError("a number is too long" if long else str(error)) from None
-    finally:
-        loader.dispose()
 
 
-def _given_once(node: Any) -> None:
-    """Raises YAMLError where a mapping has a key twice: the first value would be lost in silence."""
+@cache
+def _yaml_loader() -> Any:
+    """A safe loader that refuses a key given twice: the first value would be lost in silence."""
     import yaml
 
-    nodes, seen = [node], set()
-    while nodes:
-        node = nodes.pop()
-        if id(node) in seen or not isinstance(node, yaml.CollectionNode):
-            continue
-        seen.add(id(node))
-        if isinstance(node, yaml.SequenceNode):
-            nodes += node.value
-            continue
-        names: set[str] = set()
-        for key, value in node.value:
-            nodes.append(value)
-            name = str(key.value)
-            if name in names:
-                raise yaml.YAMLError(f"{name!r} is given twice, again in line {key.start_mark.line + 1}")
-            names.add(name)
+    class Once(yaml.SafeLoader):
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            names: set[str] = set()
+            for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+                if (name := str(key.value)) in names:
+                    raise yaml.YAMLError(f"{name!r} is given twice, again in line {key.start_mark.line + 1}")
+                names.add(name)
+            return super().construct_mapping(node, deep)
+
+    return Once
 
 
 def _whole_number(digits: str) -> int:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -56,7 +57,10 @@ def open_regular(path: Path, mode: str = "rb", *, most: int | None = None, buffe
     try:
         handle = os.open(path, flags, 0o666)
     except OSError as error:
-        kind = _lstat_kind(path) if error.errno in (errno.ELOOP, errno.EMLINK, errno.ENXIO, errno.EISDIR) else ""
+        kind = ""
+        if error.errno in (errno.ELOOP, errno.EMLINK, errno.ENXIO, errno.EISDIR):
+            with suppress(OSError):
+                kind = kind_of(os.lstat(path).st_mode)
         if not kind:
             raise
         raise _not_regular(path, kind) from None
@@ -82,13 +86,6 @@ def read_bytes(path: Path, most: int) -> bytes:
     if len(data) > most:  # it grew meanwhile
         raise NotOpened(f"{_named(path)} has more than {most:,} bytes; expected at most {most:,}")
     return data
-
-
-def _lstat_kind(path: Path) -> str:
-    try:
-        return kind_of(os.lstat(path).st_mode)
-    except OSError:
-        return ""
 
 
 def _not_regular(path: Path, kind: str) -> NotOpened:

@@ -211,7 +211,10 @@ def test_a_module_that_fails_on_import_is_told_from_one_that_is_missing(
     (tmp_path / "fails_on_import.py").write_text("import no_such_thing_at_all\n", encoding="utf-8")
     (tmp_path / "leaves_on_import.py").write_text("raise SystemExit(3)\n", encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(UsageError, match="rule module 'fails_on_import' failed on import: No module named 'no_such"):
+    with pytest.raises(
+        UsageError,
+        match="rule module 'fails_on_import' failed on import: ModuleNotFoundError: No module named 'no_such",
+    ):
         own_function("rules", "fails_on_import:rule")
     with pytest.raises(UsageError, match="rule module 'leaves_on_import' failed on import: SystemExit: 3"):
         own_function("rules", "leaves_on_import:rule")

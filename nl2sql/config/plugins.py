@@ -16,10 +16,11 @@ import importlib
 import importlib.util
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from nl2sql.errors import Nl2SqlError, UsageError, one_line
@@ -60,13 +61,15 @@ def own_function(kind: str, spec: str) -> Own | None:
     Raises UsageError where the file, module or function is missing, and where its import fails.
     """
     what = kind.removesuffix("s")
-    head, _, function = spec.rpartition(":")
+    head, _, name = spec.rpartition(":")
     if head.endswith(".py"):
         path = Path(head).expanduser().resolve()
-        return Own(function, _member(kind, _module_of_file(path, what), function, f"{what} file {path}"), path)
+        if not path.is_file():
+            raise UsageError(f"{what} file {path} does not exist")
+        return _member(kind, f"{what} file {path}", partial(_run, path), name)
     if match := _IN_MODULE.fullmatch(spec):
-        module = _imported(match[1], what)
-        return Own(match[2], _member(kind, module, match[2], f"{what} module {match[1]!r}"), _file_of(module))
+        module, name = match.groups()
+        return _member(kind, f"{what} module {module!r}", partial(importlib.import_module, module), name)
     return _of_plugin(kind, spec)
 
 
@@ -104,7 +107,7 @@ def made_by_plugin(kind: str, name: str, *given: str) -> Any:
     except Nl2SqlError:
         raise
     except (Exception, SystemExit) as error:
-        raise UsageError(f"{_called(kind, name)} failed: {one_line(f'{type(error).__name__}: {error}')}") from error
+        raise UsageError(f"{_called(kind, name)} failed: {_said(error)}") from error
     if missing := [member for member in members if not hasattr(made, member)]:
         raise UsageError(f"{_called(kind, name)} gave no {what}: {type(made).__name__} has no {missing[0]!r}")
     return made
@@ -128,8 +131,7 @@ def _of_plugin(kind: str, name: str) -> Own | None:
     try:
         loaded = entry.load()
     except (Exception, SystemExit) as error:
-        text = one_line(f"{type(error).__name__}: {error}")
-        raise UsageError(f"{_called(kind, name)} cannot be loaded: {text}") from error
+        raise UsageError(f"{_called(kind, name)} cannot be loaded: {_said(error)}") from error
     if not _usable(kind, loaded):
         raise UsageError(f"{_called(kind, name)} is no function: {one_line(repr(loaded), 100)}")
     return Own(name, loaded, _file_of(sys.modules.get(entry.module)))
@@ -142,38 +144,32 @@ def _called(kind: str, name: str) -> str:
     return f"plugin {name!r} of {package} ({entry.value})"
 
 
-def _module_of_file(path: Path, what: str) -> Any:
-    if not path.is_file():
-        raise UsageError(f"{what} file {path} does not exist")
-    module_spec = importlib.util.spec_from_file_location(path.stem, path)
-    if module_spec is None or module_spec.loader is None:
-        raise UsageError(f"{what} file {path} cannot be loaded as Python")
-    module = importlib.util.module_from_spec(module_spec)
+def _run(path: Path) -> ModuleType:
+    """The module that a file is."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None, path
+    module = importlib.util.module_from_spec(spec)
     sys.modules.setdefault(path.stem, module)
-    try:
-        module_spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        raise UsageError(f"{what} file {path} failed on import: {type(error).__name__}: {error}") from error
+    spec.loader.exec_module(module)
     return module
 
 
-def _imported(name: str, what: str) -> Any:
+def _member(kind: str, where: str, load: Callable[[], ModuleType], name: str) -> Own:
     try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name and (name + ".").startswith(error.name + "."):
-            raise UsageError(f"{what} module {name!r} is not installed; for a file write FILE.py:function") from None
-        raise UsageError(f"{what} module {name!r} failed on import: {error}") from error
+        module = load()
     except (Exception, SystemExit) as error:
-        text = one_line(f"{type(error).__name__}: {error}")
-        raise UsageError(f"{what} module {name!r} failed on import: {text}") from error
-
-
-def _member(kind: str, module: Any, name: str, where: str) -> Any:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing and re.search(rf" module '{re.escape(missing)}[.']", where):
+            raise UsageError(f"{where} is not installed; for a file write FILE.py:function") from None
+        raise UsageError(f"{where} failed on import: {_said(error)}") from error
     own = getattr(module, name, None)
     if not _usable(kind, own):
         raise UsageError(f"{where} has no function {name!r}")
-    return own
+    return Own(name, own, _file_of(module))
+
+
+def _said(error: BaseException) -> str:
+    return one_line(f"{type(error).__name__}: {error}")
 
 
 def _usable(kind: str, own: Any) -> bool:
@@ -181,6 +177,6 @@ def _usable(kind: str, own: Any) -> bool:
     return callable(own) or (kind == "rules" and callable(getattr(own, "compare", None)))
 
 
-def _file_of(module: Any) -> Path | None:
+def _file_of(module: ModuleType | None) -> Path | None:
     file = getattr(module, "__file__", None)
     return Path(file) if file else None

@@ -7,9 +7,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from nl2sql.machine import MAX_TIMEOUT_S
 
@@ -36,6 +36,10 @@ class _Frozen(BaseModel):
 def _from_anywhere(value: str) -> str:
     """A path that means the same file from any folder: a run may be resumed from elsewhere."""
     return str(Path(value).expanduser().absolute())
+
+
+OwnFile = Annotated[str, AfterValidator(lambda v: _from_anywhere(v) if v and "://" not in v else v)]
+OwnPool = Annotated[str, AfterValidator(lambda v: _from_anywhere(v) if v.endswith(".jsonl") else v)]
 
 
 class SchemaConfig(_Frozen):
@@ -114,17 +118,12 @@ class RepairConfig(_Frozen):
     deterministic: bool = False  # first try repairs that need no model: misspelled names, missing joins, dialects
     samples: int = Field(0, ge=0, le=64)  # where a repair fails again: so many sampled ones, the first that compiles
     grammar: bool = False  # a repair is written under the schema's grammar; SQLite only
-    corpus: str = ""  # file of fixes for patterns+corpus, and for learn
+    corpus: OwnFile = ""  # file of fixes for patterns+corpus, and for learn
     # after so long without similar fixes, guidance is that of the patterns
     search_s: float = Field(0.5, gt=0, le=MAX_TIMEOUT_S)
-    milvus: str = ""  # search the corpus's vectors at http://HOST:19530 or in a Milvus Lite file; empty: in memory
+    milvus: OwnFile = ""  # search the corpus's vectors at http://HOST:19530 or in a Milvus Lite file; empty: in memory
     learn: bool = False  # store an episode's repair in the corpus; questions of training and development splits only
     threshold: float = Field(0.7, ge=0, le=1)  # cosine from which on a fix is shown
-
-    @field_validator("corpus", "milvus")
-    @classmethod
-    def _files_from_anywhere(cls, value: str) -> str:
-        return _from_anywhere(value) if value and "://" not in value else value
 
 
 class ScoreWeights(_Frozen):
@@ -178,32 +177,22 @@ class FewShotConfig(_Frozen):
 
     k: int = Field(0, ge=0, le=50)  # examples; 0: none
     select: Literal["similar", "random", "fixed"] = "similar"  # fixed: the pool's first
-    pool: str = ""  # NAME[:SPLIT] of a benchmark, or a JSONL file of {question, sql, db_id}
+    pool: OwnPool = ""  # NAME[:SPLIT] of a benchmark, or a JSONL file of {question, sql, db_id}
     same_database: bool = False  # also examples over the database that is asked
-
-    @field_validator("pool")
-    @classmethod
-    def _pool_from_anywhere(cls, value: str) -> str:
-        return _from_anywhere(value) if value.endswith(".jsonl") else value
 
 
 class KnowledgeConfig(_Frozen):
     """What is known of a database beside its schema, and queries that somebody verified (docs/knowledge.md)."""
 
-    file: str = ""  # Markdown, or a semantic model of Open Semantic Interchange 1.0 in YAML
+    file: OwnFile = ""  # Markdown, or a semantic model of Open Semantic Interchange 1.0 in YAML
     descriptions: bool = False  # what a benchmark says of its columns, those that the question is about
     max_tokens: int = Field(400, ge=16)  # of both in a prompt; what the question is about comes first
     values: bool = True  # cell values that these texts name are looked up too (schema_text.values)
-    verified: str = ""  # a YAML file of verified queries
+    verified: OwnFile = ""  # a YAML file of verified queries
     reuse: bool = True  # one that asks the same is the answer
     # the least share of the words of two questions that ask the same; 1: case and sentence marks alone may differ
     closeness: float = Field(0.6, ge=0, le=1)
     examples: int = Field(3, ge=0, le=20)  # verified queries shown in the prompt, where none is the answer
-
-    @field_validator("file", "verified")
-    @classmethod
-    def _files_from_anywhere(cls, value: str) -> str:
-        return _from_anywhere(value) if value else ""
 
 
 class ReflectConfig(_Frozen):
@@ -254,7 +243,7 @@ class VizqlConfig(_Frozen):
     strict: bool = False  # the letter of the specification: no function on a dimension at all
     check_values: bool = True  # do values of SET and MATCH filters exist? one query, where there is a database
     api: Literal[20261, 20263] = 20263  # version of the service whose rules hold
-    source: str = ""  # the data source, as YAML; empty: inferred from the database
+    source: OwnFile = ""  # the data source, as YAML; empty: inferred from the database
     constrain: Literal["auto", "schema", "none"] = "auto"  # a JSON schema; auto: where the model takes one
     draft: Literal["json", "sql"] = "json"  # sql: the model drafts SQL, which is translated
     max_new_tokens: int = Field(300, ge=1)  # of a query, or of the SQL that it is drafted in
@@ -265,11 +254,6 @@ class VizqlConfig(_Frozen):
     accumulate: bool = True  # the refiner is shown the errors of earlier versions, and which one came back
     feedback: bool = True  # errors of execution, and odd results, are refined as well
     keep_valid: bool = True  # what was valid stays while the rest is mended
-
-    @field_validator("source")
-    @classmethod
-    def _source_from_anywhere(cls, value: str) -> str:
-        return _from_anywhere(value) if value else ""
 
 
 class EvalConfig(_Frozen):
@@ -289,21 +273,16 @@ class EvalConfig(_Frozen):
     @classmethod
     def _own_rule_from_anywhere(cls, value: str) -> str:
         file, sep, function = value.partition(".py:")
-        return f"{Path(file + '.py').expanduser().absolute()}:{function}" if sep else value
+        return f"{_from_anywhere(file + '.py')}:{function}" if sep else value
 
     @field_validator("replicas", mode="before")
     @classmethod
     def _number_or_folder(cls, value: Any) -> Any:
-        if isinstance(value, (str, Path)):
-            text = str(value).strip()
-            if not text:
-                raise ValueError("expected 0 (no TS) or more, or a folder of databases")
-            if not text.lstrip("-").isdigit():
-                return str(Path(text).expanduser().absolute())  # a run may be scored again from elsewhere
-            value = int(text)
-        if isinstance(value, int) and value < 0:
+        text = str(value).strip() if isinstance(value, (str, Path)) else value
+        number = int(text) if str(text).lstrip("-").isdigit() else text
+        if number == "" or (isinstance(number, int) and number < 0):
             raise ValueError("expected 0 (no TS) or more, or a folder of databases")
-        return value
+        return _from_anywhere(number) if isinstance(number, str) else number  # scored again from elsewhere
 
 
 class RewardConfig(_Frozen):
@@ -366,31 +345,22 @@ class Config(_Frozen):
 
 
 CHECKS: dict[str, Any] = {"explain": True, "suggestions": True}  # beyond the specification's
+LIKELIEST: dict[str, Any] = {  # of several queries, by the model's own probability, votes and suspicions
+    **{"choose": "logprob", "temperature": 1.3, "length_penalty": 0.0},
+    **{"vote_weight": 1.0, "suspicion_weight": 2.0},
+}
+HELPED: dict[str, Any] = {"schema_text": {"values": 4}, "repair": {"deterministic": True}}
+SWITCHES = (  # of react_plus: on
+    *("best_so_far", "repeat_hint", "skip_forced_calls", "auto_finish", "stop_at_action"),
+    *("forced_checks", "forced_next"),
+)
 PRESETS: dict[str, dict[str, Any]] = {  # controller -> the config that it starts from; others start from the defaults
     "react_plus": {
-        "react": {
-            "best_so_far": True,
-            "repeat_hint": True,
-            "skip_forced_calls": True,
-            "auto_finish": True,
-            "stop_at_action": True,
-            "history_order": "schema_first",
-            **CHECKS,
-            "max_steps": 16,
-            "forced_checks": True,
-            "forced_next": True,
-            "sure": 0.8,
-            "repair_samples": 5,
-        },
-        "schema_text": {"values": 4},
-        "repair": {"deterministic": True},
-        "candidates": {
-            "choose": "logprob",
-            "temperature": 1.3,
-            "length_penalty": 0.0,
-            "vote_weight": 1.0,
-            "suspicion_weight": 2.0,
-        },
+        "react": dict.fromkeys(SWITCHES, True)
+        | CHECKS
+        | {"history_order": "schema_first", "max_steps": 16, "sure": 0.8, "repair_samples": 5},
+        **HELPED,
+        "candidates": LIKELIEST,
     },
     "reflect": {"react": CHECKS},
     "candidates": {"react": CHECKS},
@@ -403,19 +373,7 @@ PRESETS: dict[str, dict[str, Any]] = {  # controller -> the config that it start
     "best": {  # the best that this machine can: what `ask` does where nothing else is asked for (docs/candidates.md)
         "constrain": "auto",
         "react": {**CHECKS, "max_new_tokens": 128},
-        "schema_text": {"values": 4},
-        "repair": {"deterministic": True},
-        "candidates": {
-            "n": 24,
-            "views": 4,
-            "temperature": 1.3,
-            "choose": "logprob",
-            "vote_weight": 1.0,
-            "length_penalty": 0.0,
-            "suspicion_weight": 2.0,
-            "sure": 0.8,
-            "agree": 0.8,
-            "seconds": 8.0,
-        },
+        **HELPED,
+        "candidates": LIKELIEST | {"n": 24, "views": 4, "sure": 0.8, "agree": 0.8, "seconds": 8.0},
     },
 }
