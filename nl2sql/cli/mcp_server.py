@@ -11,6 +11,9 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import inspect
+import json
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -20,15 +23,18 @@ from uuid import UUID
 
 import anyio
 import anyio.to_thread
+from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
-from mcp.types import ToolAnnotations
+from mcp.server.stdio import stdio_server
+from mcp.shared.message import SessionMessage
+from mcp.types import INVALID_REQUEST, PARSE_ERROR, ErrorData, JSONRPCError, ToolAnnotations
+from pydantic import ValidationError
 
 from nl2sql import __version__
 from nl2sql.agents.controllers import get_controller
 from nl2sql.agents.record import json_tree
 from nl2sql.benchmarks.verified import read_verified
-from nl2sql.cli.mcp_wire import AnsweringServer
 from nl2sql.databases.data_files import as_sqlite
 from nl2sql.databases.sqlite.database import SqliteDatabase
 from nl2sql.errors import Cancelled, DatabaseError, Nl2SqlError
@@ -50,6 +56,8 @@ QUERY_S = 30.0
 WAIT_S = 0.2  # how often a question that waits for the model looks whether it is still wanted
 STDIO, HTTP = "stdio", "http"  # owners of sessions: the one client of this process, and clients without a session
 DEFAULT = "default"  # the specification's name of the profile that is meant where none is given
+_TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[\[\]{}]', re.DOTALL)  # texts, closed or not, and brackets
+_ID = re.compile(r'\s*:\s*(-?\d{1,18}|"[^"\\]{0,200}")(?![\d.eE])')
 
 
 class SharedModel:
@@ -87,12 +95,12 @@ class DatabaseTools:
         database: Database,
         model: SharedModel,
         config: Config,
-        *,
         controller: str = "best",
         corpus: Corpus | None = None,
         corpus_write: bool = False,
     ) -> None:
         self._database, self._stamp = database, _stamp(database)
+        self._source: DataSource | None = None
         self.config, self.corpus, self.corpus_write = config, corpus, corpus_write
         self._model = model
         self._controller = get_controller(controller)
@@ -114,8 +122,7 @@ class DatabaseTools:
                 path = as_sqlite(kept.origin) if kept.origin else kept.path
                 fresh = SqliteDatabase(path, name=kept.name, origin=kept.origin)
                 if path != kept.path or fresh.schema() != kept.schema():
-                    self._database = fresh
-                    self.__dict__.pop("source", None)
+                    self._database, self._source = fresh, None
         return self._database
 
     def list_tables(self) -> dict[str, Any]:
@@ -160,11 +167,7 @@ class DatabaseTools:
         return explain_analyze(sql, self.database, analyzer=self._analyzer).model_dump(mode="json")
 
     def ask(
-        self,
-        question: str,
-        session_id: str | None = None,
-        owner: str = STDIO,
-        cancel: threading.Event | None = None,
+        self, question: str, session_id: str | None = None, owner: str = STDIO, cancel: threading.Event | None = None
     ) -> dict[str, Any]:
         """Answer a question in plain words with the server's own language model: SQL and rows. To ask a follow-up
         question, pass the session_id that came back with the answer before."""
@@ -188,25 +191,22 @@ class DatabaseTools:
         usable = [query.to_dict() for query in queries.usable(self.database)]
         return {"verified_queries": usable, "stale": queries.stale(self.database)}
 
-    @functools.cached_property
+    @property
     def source(self) -> DataSource:
-        """The data source over the database: ``vizql.source``, else inferred."""
+        """The data source over the database as it is now: ``vizql.source``, else inferred."""
         from nl2sql.vizql.infer import infer
         from nl2sql.vizql.source import read_source
 
-        named = self.config.vizql.source
-        return read_source(named) if named else infer(self.database)
+        database, named = self.database, self.config.vizql.source  # a new schema makes a new source
+        if self._source is None:
+            self._source = read_source(named) if named else infer(database)
+        return self._source
 
     def get_datasource_metadata(self) -> dict[str, Any]:
         """The fields of the data source by caption, with role and type: what query_datasource can ask for."""
         from nl2sql.vizql.source import to_metadata
 
-        return json_tree(to_metadata(self._source_now()[0]))
-
-    def _source_now(self) -> tuple[DataSource, Database]:
-        """The data source and the database, which is looked at first: a new schema makes a new source."""
-        database = self.database
-        return self.source, database
+        return json_tree(to_metadata(self.source))
 
     def query_datasource(self, query: dict[str, Any], limit: int = 100) -> dict[str, Any]:
         """Validate and run a structured query (VizQL Data Service) over the data source. A query that is not valid
@@ -217,8 +217,8 @@ class DatabaseTools:
 
         if not 1 <= limit <= MAX_ROWS:
             raise ToolError(f"limit={limit}; expected 1 to {MAX_ROWS}")
-        settings = self.config.vizql
-        reply = run_query(query, *self._source_now(), settings, timeout_s=QUERY_S, max_rows=limit)
+        described, settings = self.source, self.config.vizql
+        reply = run_query(query, described, self.database, settings, timeout_s=QUERY_S, max_rows=limit)
         if reply.validation.is_valid and reply.error:
             raise ToolError(reply.error)
         return json_tree(reply.to_dict())
@@ -246,15 +246,12 @@ class DatabaseTools:
         if not checked.valid:
             raise ToolError(f"not stored, the query is not valid here: {checked.error}")
         dialect, source = self.database.dialect, f"mcp:{self.database.name}"
-        fix: tuple[str, str, str] | None = None
-        if previous_error and previous_sql:
-            kind = category or self._analyzer.analyze_error(previous_error, previous_sql).category
-            fix = previous_error, previous_sql, kind
+        repaired = (previous_error, previous_sql) if previous_error and previous_sql else None
+        kind = category or (repaired and self._analyzer.analyze_error(*repaired).category)
         with self.corpus.batch():  # both or, where the corpus refuses one, none
             self.corpus.store_query(id, sql, description, category, dialect=dialect, source=source)
-            if fix:
-                error, failed, kind = fix
-                self.corpus.store_fix(error, failed, sql, description, category=kind, dialect=dialect, source=source)
+            if repaired and kind:
+                self.corpus.store_fix(*repaired, sql, description, category=kind, dialect=dialect, source=source)
         return {"stored": True}
 
     def close(self) -> None:
@@ -289,58 +286,36 @@ def build_server(profiles: Mapping[str, DatabaseTools]) -> AnsweringServer:
             raise ToolError(f"no profile {profile!r}; there are {', '.join(profiles)}")
         return profiles[name]
 
-    @server.tool(annotations=READS, description=DatabaseTools.list_tables.__doc__)
-    async def list_tables(profile: str = DEFAULT) -> dict[str, Any]:
-        return await _outside(of(profile).list_tables)
+    def offer(name: str, annotations: ToolAnnotations) -> None:
+        """Offer a method of DatabaseTools under its name, with the argument ``profile`` behind its own."""
+        method = getattr(DatabaseTools, name)
+        own = inspect.signature(method, eval_str=True)
+        profile = inspect.Parameter("profile", inspect.Parameter.KEYWORD_ONLY, default=DEFAULT, annotation=str)
 
-    @server.tool(annotations=READS, description=DatabaseTools.describe_table.__doc__)
-    async def describe_table(table: str, profile: str = DEFAULT) -> dict[str, Any]:
-        return await _outside(of(profile).describe_table, table)
+        async def tool(profile: str = DEFAULT, **given: Any) -> dict[str, Any]:
+            return await _outside(functools.partial(getattr(of(profile), name), **given))
 
-    @server.tool(annotations=READS, description=DatabaseTools.read_query.__doc__)
-    async def read_query(sql: str, max_rows: int = 100, profile: str = DEFAULT) -> dict[str, Any]:
-        return await _outside(of(profile).read_query, sql, max_rows)
+        tool.__name__ = name  # of the schema of its arguments
+        tool.__signature__ = own.replace(parameters=[*list(own.parameters.values())[1:], profile])  # type: ignore[attr-defined]
+        server.add_tool(tool, description=method.__doc__, annotations=annotations)
 
-    @server.tool(annotations=READS, description=DatabaseTools.explain_analyze.__doc__)
-    async def explain_analyze(sql: str, profile: str = DEFAULT) -> dict[str, Any]:
-        return await _outside(of(profile).explain_analyze, sql)
-
-    @server.tool(annotations=READS, description=DatabaseTools.get_datasource_metadata.__doc__)
-    async def get_datasource_metadata(profile: str = DEFAULT) -> dict[str, Any]:
-        return await _outside(of(profile).get_datasource_metadata)
-
-    @server.tool(annotations=READS, description=DatabaseTools.query_datasource.__doc__)
-    async def query_datasource(query: dict[str, Any], limit: int = 100, profile: str = DEFAULT) -> dict[str, Any]:
-        return await _outside(of(profile).query_datasource, query, limit)
+    for name in ("list_tables", "describe_table", "read_query", "explain_analyze"):
+        offer(name, READS)
+    for name in ("get_datasource_metadata", "query_datasource"):
+        offer(name, READS)
 
     @server.tool(annotations=REMEMBERS, description=DatabaseTools.ask.__doc__)
     async def ask(
         question: str, context: Context, session_id: str | None = None, profile: str = DEFAULT
     ) -> dict[str, Any]:
         cancel = threading.Event()
-        return await _outside(of(profile).ask, question, session_id, owner_of(context), cancel, cancel=cancel)
+        arguments = question, session_id, owner_of(context), cancel
+        return await _outside(functools.partial(of(profile).ask, *arguments), cancel)
 
     if any(tools.config.knowledge.verified for tools in profiles.values()):
-
-        @server.tool(annotations=READS, description=DatabaseTools.verified_queries.__doc__)
-        async def verified_queries(profile: str = DEFAULT) -> dict[str, Any]:
-            return await _outside(of(profile).verified_queries)
-
+        offer("verified_queries", READS)
     if any(tools.corpus_write for tools in profiles.values()):
-
-        @server.tool(annotations=WRITES, description=DatabaseTools.log_successful_query.__doc__)
-        async def log_successful_query(
-            query_id: str,
-            sql: str,
-            description: str,
-            category: str | None = None,
-            previous_error: str | None = None,
-            previous_sql: str | None = None,
-            profile: str = DEFAULT,
-        ) -> dict[str, Any]:
-            arguments = (query_id, sql, description, category, previous_error, previous_sql)
-            return await _outside(of(profile).log_successful_query, *arguments)
-
+        offer("log_successful_query", WRITES)
     return server
 
 
@@ -356,18 +331,69 @@ def owner_of(context: Context) -> str:
     return f"{HTTP}-{hashlib.sha256(name.encode()).hexdigest()}" if name else HTTP
 
 
-async def _outside(
-    function: Callable[..., dict[str, Any]], *arguments: Any, cancel: threading.Event | None = None
-) -> dict[str, Any]:
+async def _outside(function: Callable[[], dict[str, Any]], cancel: threading.Event | None = None) -> dict[str, Any]:
     """Run a tool in a thread, so that the server stays answerable; our errors become the tool's.
 
     An answer that the client no longer wants is not waited for. cancel: is set then.
     """
     try:
-        return await anyio.to_thread.run_sync(lambda: function(*arguments), abandon_on_cancel=True)
+        return await anyio.to_thread.run_sync(function, abandon_on_cancel=True)
     except Nl2SqlError as error:
         raise ToolError(str(error)) from None
     except anyio.get_cancelled_exc_class():
         if cancel is not None:
             cancel.set()
         raise
+
+
+class AnsweringServer(MCPServer):
+    """The library's server, which over standard input also answers what the library cannot read as a message.
+
+    It is refused under the id that stands in it, or under null. Over HTTP the library refuses it itself, under null.
+    Not covered: a method under an id that is neither number nor text, which the library takes for a notification.
+    """
+
+    async def run_stdio_async(self) -> None:
+        """Serve standard input and output."""
+        sent, received = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+        async with stdio_server() as (read, write), anyio.create_task_group() as tasks:
+
+            async def pass_on() -> None:
+                async with sent:
+                    async for item in read:
+                        refused = _refusal(item) if isinstance(item, ValidationError) else None
+                        await (write.send(SessionMessage(refused)) if refused else sent.send(item))
+
+            tasks.start_soon(pass_on)
+            server = self._lowlevel_server
+            await server.run(received, write, server.create_initialization_options())
+
+
+def _refusal(error: ValidationError) -> JSONRPCError | None:
+    """What answers a line that is no message; None for a blank one. ``error``: what the library says of the line."""
+    details = error.errors(include_url=False)
+    broken = next((detail for detail in details if detail["type"] == "json_invalid"), None)
+    if broken:
+        line, code = broken["input"], PARSE_ERROR
+        said = f"the request cannot be read as JSON: {broken['msg'].removeprefix('Invalid JSON: ')}"
+    else:  # a field of the message itself is missing: then its whole is told
+        lacking = (detail["input"] for detail in details if detail["type"] == "missing" and len(detail["loc"]) == 2)
+        line, code = json.dumps(next(lacking, None)), INVALID_REQUEST
+        said = 'the request is JSON, but no message: expected an object with "jsonrpc": "2.0", a method and an id'
+    answer = JSONRPCError(jsonrpc="2.0", id=_id_in(line), error=ErrorData(code=code, message=said))
+    return answer if line.strip() else None
+
+
+def _id_in(text: str) -> int | str | None:
+    """The value of the outermost ``id``, also where what is behind it is broken.
+
+    >>> _id_in('{"params": {"id": 2}, "id": "x", "q": [[['), _id_in('{"q": "\\\\"id\\\\": 3"'), _id_in('{"id": 1.5}')
+    ('x', None, None)
+    """
+    depth = 0
+    for token in _TOKEN.finditer(text):
+        depth += (token[0] in "{[") - (token[0] in "}]")
+        value = _ID.match(text, token.end()) if depth == 1 and token[0] == '"id"' else None
+        if value:
+            return json.loads(value[1])
+    return None

@@ -413,6 +413,8 @@ NO_MESSAGES = {  # each line: the id and the code of its answer
     '{"jsonrpc": "2.0", "id": 8, "method": "ping", "params": [1]}': (8, -32600),
     "[" + request(1, "ping", {}) + "]": (None, -32600),
     "{oops": (None, -32700),
+    '{"params": {"id": 2}, "id": "x", "q": [[[': ("x", -32700),
+    request(3, "tools/call", {"name": "Sta\ud800tus"}): (3, -32700),
 }
 
 
@@ -423,35 +425,28 @@ def test_what_is_no_message_is_refused(shop: Path) -> None:
     assert answer == {"jsonrpc": "2.0", "id": 9, "result": {}}
 
 
-def test_over_http_what_the_library_cannot_read_is_answered_under_its_id(shop: Path) -> None:
+def test_over_http_the_library_refuses_what_is_no_message(shop: Path) -> None:
     address = f"127.0.0.1:{servers.free_port()}"
     process = subprocess.Popen([sys.executable, "-m", "nl2sql.cli", "mcp", "--db", str(shop), "--http", address])
     accepts = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
 
     def post(body: str, **headers: str) -> tuple[str, Any]:
         asked = urllib.request.Request(f"http://{address}/mcp", body.encode(), accepts | headers)
-        try:
-            with urllib.request.urlopen(asked, timeout=60) as reply:
-                return reply.headers["mcp-session-id"], json.loads(reply.read().decode().partition("data: ")[2])
-        except urllib.error.HTTPError as error:
-            return "", json.loads(error.read())
+        with urllib.request.urlopen(asked, timeout=60) as reply:
+            return reply.headers["mcp-session-id"], json.loads(reply.read().decode().partition("data: ")[2])
 
     try:
         host, _, port = address.partition(":")
         servers.waiting(lambda: socket.create_connection((host, int(port)), 1).close(), OSError, process)
         session, _ = post(request(0, "initialize", HELLO))
-        query = {"query": {"fields": [{"fieldCaption": "Sta\ud800tus"}]}}
-        _, mended = post(
-            request(7, "tools/call", {"name": "query_datasource", "arguments": query}), **{"mcp-session-id": session}
-        )
-        _, deep = post(calls(0)[0], **{"mcp-session-id": session})
-        assert (deep["id"], deep["error"]["code"]) == (1, -32700)
-        for line, expected in NO_MESSAGES.items():
-            _, refused = post(line, **{"mcp-session-id": session})
-            assert (refused["id"], refused["error"]["code"]) == expected
+        for line in [*NO_MESSAGES, calls(0)[0]]:
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                post(line, **{"mcp-session-id": session})
+            assert refused.value.code == 400 and json.loads(refused.value.read())["error"]["code"] < -32000
+        _, pong = post(request(9, "ping", {}), **{"mcp-session-id": session})
     finally:
         servers.stop(process)
-    assert mended["id"] == 7 and "Sta\ufffdtus" in str(mended["result"])
+    assert pong == {"jsonrpc": "2.0", "id": 9, "result": {}}
 
 
 def test_ctrl_c_ends_the_server_though_its_client_says_nothing(shop: Path) -> None:
