@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from nl2sql.benchmarks import available_benchmarks
-from nl2sql.cli.executor import open_executor
+from nl2sql.cli.options import open_executor
 from nl2sql.errors import Nl2SqlError
 from nl2sql.eval.tables import table_markdown
 from nl2sql.runs.ablation import Ablation, ablate, ablation_notes, ablation_rows, expand, grid_data

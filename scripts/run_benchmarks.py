@@ -18,7 +18,7 @@ from nl2sql.agents.record import json_text
 from nl2sql.benchmarks import available_benchmarks
 from nl2sql.benchmarks.dialogues import PACKAGED_DIALOGUES
 from nl2sql.benchmarks.structured import VIZQL
-from nl2sql.cli.executor import open_executor
+from nl2sql.cli.options import open_executor
 from nl2sql.errors import Cancelled, Nl2SqlError
 from nl2sql.eval.tables import table_markdown
 from nl2sql.runs.ablation import BASE, Ablation, ablate, ablation_notes, ablation_rows, expand

@@ -1,14 +1,18 @@
-"""An answer as a terminal shows it: query, rows, what is suspicious, why it failed, what it cost."""
+"""An answer as a terminal shows it, and the line that says meanwhile what is being done."""
 
 from __future__ import annotations
 
+import shutil
+import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, TextIO
 
 from nl2sql.agents.checks.suspicions import texts
 from nl2sql.agents.record import escaped, json_value
 from nl2sql.errors import printable
 from nl2sql.eval.tables import records_text
+from nl2sql.machine import masked
 
 if TYPE_CHECKING:
     from nl2sql.agents.record import Episode
@@ -21,13 +25,20 @@ MENDED = "-- mended without the model; it runs, and may still not be what was as
 
 def answer_text(episode: Episode, database: Database) -> str:
     """The whole answer; a query that failed comes with what is known about it, and mended where that runs."""
-    lines = [*_reused(episode), *_structured(episode), printable(episode.sql) or "(no SQL)"]
+    told, structured = episode.flags.get("verified", {}), episode.flags.get("vizql", {})
+    lines = []
+    if again := told.get("reused"):
+        who = " on ".join(filter(None, (again.get("verified_by", ""), again.get("verified_at", ""))))
+        by = f" by {who}" if who else ""
+        lines.append(escaped(f"-- verified{by}: the query of {again['question']!r}; no model was asked"))
+    if structured.get("query"):
+        lines.append(f"-- query, version {structured['query_version']}: {escaped(episode.raw_sql)}")
+    lines.append(printable(episode.sql) or "(no SQL)")
     if episode.error:
         lines.append(f"-- {escaped(episode.error)}")
     if episode.columns:
         lines += rows_text(episode.columns, episode.rows)
     lines += [f"-- suspicious, {escaped(line)}" for line in texts(episode.flags.get("suspicions", ()))]
-    told = episode.flags.get("verified", {})
     lines += [f"-- {escaped(line)}" for line in stale_lines(told.get("stale", {}))]
     if near := told.get("examples"):
         lines.append(escaped(f"-- verified questions like it: {'; '.join(reversed(near))}"))
@@ -51,23 +62,6 @@ def stale_lines(stale: Mapping[str, str]) -> list[str]:
     return [*lines, f"stale, not used: {more} more verified queries"] if more > 0 else lines
 
 
-def _reused(episode: Episode) -> list[str]:
-    """Which verified query the answer is, and who vouches for it."""
-    told = episode.flags.get("verified", {}).get("reused")
-    if not told:
-        return []
-    who = " on ".join(filter(None, (told.get("verified_by", ""), told.get("verified_at", ""))))
-    return [escaped(f"-- verified{f' by {who}' if who else ''}: the query of {told['question']!r}; no model was asked")]
-
-
-def _structured(episode: Episode) -> list[str]:
-    """The structured query behind the SQL, where the controller writes one."""
-    told = episode.flags.get("vizql", {})
-    if not told.get("query"):
-        return []
-    return [f"-- query, version {told['query_version']}: {escaped(episode.raw_sql)}"]
-
-
 def _explained(episode: Episode, database: Database) -> list[str]:
     if not episode.sql or not (episode.error or "").startswith("database:"):
         return []
@@ -89,3 +83,30 @@ def rows_text(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> list[
         table.append(["NULL" if value is None else escaped(str(json_value(value))) for value in row])
     more = [f"... {len(rows) - MOST_ROWS} more rows"] if len(rows) > MOST_ROWS else []
     return [*records_text(table), *more]
+
+
+class StatusLine(AbstractContextManager["StatusLine"]):
+    """Writes to standard error where that is a terminal, and nothing elsewhere; as a block it ends empty."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stderr
+        self._on = self._stream.isatty()
+
+    def say(self, text: str) -> None:
+        """Show a text in place of the last one, cut to the terminal's width."""
+        if self._on:
+            width = shutil.get_terminal_size().columns - 1
+            line = masked(printable(" ".join(text.split())))[:width]
+            print(f"\r\x1b[K{line}", end="", file=self._stream, flush=True)
+
+    def event(self, event: Mapping[str, Any]) -> None:
+        """Show a trace record: the action that was done, or what the model wrote."""
+        if "action" in event:
+            seen = event.get("observation")
+            sql = seen.get("sql") if isinstance(seen, Mapping) else None
+            self.say(f"step {event['step']}: {event['action'] or 'no action'} {sql or ''}")
+        elif "llm" in event:
+            self.say(f"step {event['step']}: {event['llm']}")
+
+    def __exit__(self, *_: object) -> None:
+        self.say("")

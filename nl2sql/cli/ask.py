@@ -9,26 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
+from nl2sql.cli import options as opt
 from nl2sql.cli.chat import chat
-from nl2sql.cli.colour import coloured
-from nl2sql.cli.options import (
-    OWN,
-    AdapterOption,
-    CacheOption,
-    ConfigOption,
-    ConstrainOption,
-    DeviceOption,
-    DtypeOption,
-    GateOption,
-    KnowledgeOption,
-    ModelOption,
-    ServerOption,
-    SetOption,
-    ToolOption,
-    VerifiedOption,
-    check_added,
-    knowledge_settings,
-)
+from nl2sql.cli.group import coloured
 from nl2sql.errors import UsageError
 from nl2sql.interfaces import DEFAULT_MODEL
 from nl2sql.machine import masked
@@ -46,23 +29,20 @@ def ask(
             "them, duckdb:FILE, postgresql://USER@HOST/NAME, mysql://USER@HOST/NAME, vds:URL#LUID (a data source).",
         ),
     ] = None,
-    model: ModelOption = DEFAULT_MODEL,
-    controller: Annotated[
-        str,
-        typer.Option(help=f"best, react, react_plus, reflect, candidates, single_shot, vizql, {OWN}"),
-    ] = "best",
-    device: DeviceOption = "auto",
-    dtype: DtypeOption = None,
-    adapter: AdapterOption = "auto",
-    server: ServerOption = None,
-    no_cache: CacheOption = False,
-    config: ConfigOption = None,
-    set_: SetOption = None,
-    constrain: ConstrainOption = None,
-    tool: ToolOption = None,
-    gate: GateOption = None,
-    knowledge: KnowledgeOption = None,
-    verified: VerifiedOption = None,
+    model: opt.Model = DEFAULT_MODEL,
+    controller: opt.Controller = "best",
+    device: opt.Device = "auto",
+    dtype: opt.Dtype = None,
+    adapter: opt.Adapter = "auto",
+    server: opt.Server = None,
+    no_cache: opt.Cache = False,
+    config: opt.Config = None,
+    set_: opt.Set = None,
+    constrain: opt.Constrain = None,
+    tool: opt.Tool = None,
+    gate: opt.Gate = None,
+    knowledge: opt.Knowledge = None,
+    verified: opt.Verified = None,
     min_confidence: Annotated[
         float | None,
         typer.Option(min=0, max=1, help="Give no answer that is held for less likely right (best, candidates)."),
@@ -99,35 +79,33 @@ def ask(
         raise UsageError("the question is empty; example: nl2sql ask 'How many customers are there?' --db FILE.sqlite")
 
     from nl2sql.agents.controllers import answer, answer_verified, get_controller
-    from nl2sql.agents.record import json_text
-    from nl2sql.cli.answer_text import answer_text
-    from nl2sql.cli.opened import open_asked
-    from nl2sql.cli.status import StatusLine
+    from nl2sql.agents.record import event_text, json_text
+    from nl2sql.cli.answer_text import StatusLine, answer_text
     from nl2sql.config import load_config
     from nl2sql.config.plugins import named_functions
     from nl2sql.models import load_model
     from nl2sql.runs.plan import check_config
 
-    check_added(controller, [*(tool or ()), *(gate or ())])
+    opt.check_added(controller, [*(tool or ()), *(gate or ())])
     named = get_controller(controller)
-    added: dict[str, Any] = {
-        "tools": named_functions("tools", tool or ()),
-        "gates": named_functions("gates", gate or ()),
-    }
-    overrides = [*(set_ or ()), *([f"constrain={constrain}"] if constrain else [])]
-    overrides += knowledge_settings(knowledge, verified)
-    if min_confidence is not None:
-        overrides.append(f"candidates.min_confidence={min_confidence}")
-        if named.name not in ("best", "candidates"):
-            raise UsageError(f"--min-confidence needs --controller best or candidates, not {named.name}")
+    added: dict[str, Any] = {"tools": named_functions("tools", tool or ())}
+    added["gates"] = named_functions("gates", gate or ())
+    if min_confidence is not None and named.name not in ("best", "candidates"):
+        raise UsageError(f"--min-confidence needs --controller best or candidates, not {named.name}")
+    own = {"constrain": constrain, "knowledge.file": knowledge, "knowledge.verified": verified}
+    overrides = opt.overrides(set_, {**own, "candidates.min_confidence": min_confidence})
     settings = load_config(config or (), overrides, base=named.preset)
     if min_confidence and settings.candidates.choose != "logprob":
         raise UsageError("--min-confidence needs a choice by likelihoods; add -c candidates.choose=logprob")
-    with StatusLine() as status, closing(open_asked(db)) as database:
+    with StatusLine() as status, closing(opt.open_asked(db)) as database:
 
         def print_event(event: Mapping[str, Any]) -> None:
             status.say("")
-            (_print_json if as_json else _print_step)(event)
+            if as_json:
+                print(masked(json_text(event)), file=sys.stderr)
+            elif event.get("status") != "forced":  # the override itself was shown
+                kind = "forced" if "forced_action" in event else str(event.get("status"))
+                print(coloured(masked(event_text(event)), STATES.get(kind, ""), sys.stderr), file=sys.stderr)
 
         sink = print_event if trace else status.event
         status.say("reading the schema ...")
@@ -151,17 +129,3 @@ def _question(argument: str | None) -> str:
     if argument is None or argument == "-":
         return sys.stdin.buffer.read().decode("utf-8", "replace").strip()
     return argument.encode("utf-8", "replace").decode("utf-8").strip()
-
-
-def _print_step(event: Mapping[str, Any]) -> None:
-    from nl2sql.agents.record import event_text
-
-    if event.get("status") != "forced":  # the override itself was shown
-        kind = "forced" if "forced_action" in event else str(event.get("status"))
-        print(coloured(masked(event_text(event)), STATES.get(kind, ""), sys.stderr), file=sys.stderr)
-
-
-def _print_json(event: Mapping[str, Any]) -> None:
-    from nl2sql.agents.record import json_text
-
-    print(masked(json_text(event)), file=sys.stderr)

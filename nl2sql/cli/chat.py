@@ -13,39 +13,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nl2sql.cli.options import (
-    OWN,
-    AdapterOption,
-    CacheOption,
-    ConfigOption,
-    ConstrainOption,
-    DeviceOption,
-    DtypeOption,
-    KnowledgeOption,
-    ModelOption,
-    ServerOption,
-    SetOption,
-    VerifiedOption,
-    knowledge_settings,
-)
+from nl2sql.cli import options as opt
 from nl2sql.errors import Cancelled, Nl2SqlError, UsageError, interruptible, one_line, printable
 from nl2sql.interfaces import DEFAULT_MODEL
 from nl2sql.machine import as_path, masked, write_whole
 
 if TYPE_CHECKING:
     from nl2sql.agents.record import Episode
-    from nl2sql.cli.status import StatusLine
-    from nl2sql.interfaces import Database
+    from nl2sql.cli.answer_text import StatusLine
     from nl2sql.sessions.conversation import Conversation
     from nl2sql.sessions.stores import SessionStore
 
-StoreOption = Annotated[
-    str,
-    typer.Option(
-        "--store", help="Where turns are kept: memory (lost at the end), a FILE, or redis://HOST:PORT/NUMBER."
-    ),
-]
-TtlOption = Annotated[float, typer.Option("--ttl", help="Seconds that a session rests before it ends; 0: no end.")]
 MOST_SUGGESTED = 5
 HELP = """A question in plain words, or one of:
 /history      the turns that the next question follows on
@@ -62,22 +40,22 @@ def chat(
     session: Annotated[
         str | None, typer.Option("--session", help="A session of --store to go on with, or a name for a new one.")
     ] = None,
-    store: StoreOption = "memory",
-    ttl: TtlOption = 0.0,
-    model: ModelOption = DEFAULT_MODEL,
-    controller: Annotated[
-        str, typer.Option(help=f"best, react, react_plus, reflect, candidates, single_shot, {OWN}")
-    ] = "best",
-    device: DeviceOption = "auto",
-    dtype: DtypeOption = None,
-    adapter: AdapterOption = "auto",
-    server: ServerOption = None,
-    no_cache: CacheOption = False,
-    config: ConfigOption = None,
-    set_: SetOption = None,
-    constrain: ConstrainOption = None,
-    knowledge: KnowledgeOption = None,
-    verified: VerifiedOption = None,
+    store: Annotated[
+        str, typer.Option(help="Where turns are kept: memory (lost at the end), a FILE, or redis://HOST:PORT/NUMBER.")
+    ] = "memory",
+    ttl: Annotated[float, typer.Option(help="Seconds that a session rests before it ends; 0: no end.")] = 0.0,
+    model: opt.Model = DEFAULT_MODEL,
+    controller: opt.Controller = "best",
+    device: opt.Device = "auto",
+    dtype: opt.Dtype = None,
+    adapter: opt.Adapter = "auto",
+    server: opt.Server = None,
+    no_cache: opt.Cache = False,
+    config: opt.Config = None,
+    set_: opt.Set = None,
+    constrain: opt.Constrain = None,
+    knowledge: opt.Knowledge = None,
+    verified: opt.Verified = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one line of JSON for each answer and command.")
     ] = False,
@@ -101,8 +79,8 @@ def chat(
         raise UsageError(f"--session {session}: memory keeps no session after the end; add --store FILE")
 
     from nl2sql.agents.controllers import get_controller
-    from nl2sql.cli.opened import open_asked
-    from nl2sql.cli.status import StatusLine
+    from nl2sql.benchmarks.verified import read_verified
+    from nl2sql.cli.answer_text import StatusLine, stale_lines
     from nl2sql.config import load_config
     from nl2sql.models import load_model
     from nl2sql.runs.plan import check_config
@@ -110,12 +88,11 @@ def chat(
     from nl2sql.sessions.stores import open_store, shown_address
 
     named = get_controller(controller)
-    overrides = [*(set_ or ()), *([f"constrain={constrain}"] if constrain else [])]
-    overrides += knowledge_settings(knowledge, verified)
-    settings = load_config(config or (), overrides, base=named.preset)
+    own = {"constrain": constrain, "knowledge.file": knowledge, "knowledge.verified": verified}
+    settings = load_config(config or (), opt.overrides(set_, own), base=named.preset)
     with ExitStack() as stack:
         status = stack.enter_context(StatusLine())
-        database = stack.enter_context(closing(open_asked(db)))
+        database = stack.enter_context(closing(opt.open_asked(db)))
         kept = stack.enter_context(closing(open_store(store, ttl_s=ttl, say=_say)))
         kept.cleanup()
         status.say(f"loading {model} ...")
@@ -129,28 +106,19 @@ def chat(
         if store != "memory" and session is None:
             where_kept = shown_address(store)
             _say(f"session {conversation.session_id}; to go on with it: --store {where_kept} --session (this name)")
-        for line in suggested(settings.knowledge.verified, database):
-            _say(line)
+        if settings.knowledge.verified:
+            queries = read_verified(settings.knowledge.verified)
+            usable = [f"  {query.question}" for query in queries.usable(database)]
+            more = [f"  ... {len(usable) - MOST_SUGGESTED} more"] if len(usable) > MOST_SUGGESTED else []
+            lines = ["verified questions:", *usable[:MOST_SUGGESTED], *more]
+            for line in [*lines, *stale_lines(queries.stale(database))]:
+                _say(line)
         shown = Shown(conversation, kept, status, as_json)
         stack.enter_context(interruptible("interrupted; turns in a --store are kept"))
         for line in _lines(conversation.session_id):
             if line in ("/quit", "/exit"):
                 break
             shown.answer(line)
-
-
-def suggested(verified: str, database: Database) -> list[str]:
-    """What a file of verified queries ("": none) suggests to ask, and what of it is stale, as lines."""
-    if not verified:
-        return []
-    from nl2sql.benchmarks.verified import read_verified
-    from nl2sql.cli.answer_text import stale_lines
-
-    queries = read_verified(verified)
-    usable = queries.usable(database)
-    more = len(usable) - MOST_SUGGESTED
-    lines = ["verified questions:", *(f"  {query.question}" for query in usable[:MOST_SUGGESTED])]
-    return [*lines, *([f"  ... {more} more"] if more > 0 else []), *stale_lines(queries.stale(database))]
 
 
 class Shown:
@@ -245,8 +213,6 @@ class Shown:
 
         def ask() -> None:
             try:
-                if cancel.is_set():
-                    raise Cancelled("given up before it began")
                 answer.set_result(self.conversation.ask(text, sink=self.status.event, cancel=cancel))
             except BaseException as error:  # noqa: BLE001 - raised again where it was asked
                 answer.set_exception(error)

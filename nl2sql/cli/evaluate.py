@@ -1,4 +1,4 @@
-"""``nl2sql eval``: a controller and its control over a benchmark."""
+"""``nl2sql eval``, a controller and its control over a benchmark, and ``nl2sql ablate``, the cells of a grid."""
 
 from __future__ import annotations
 
@@ -6,36 +6,15 @@ import json
 import shlex
 import sys
 from contextlib import redirect_stdout
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from typer.core import TyperCommand
 
-from nl2sql.cli.executor import AddressOption, ExecutorOption, open_executor
-from nl2sql.cli.group import HelpAllOption, grouped
-from nl2sql.cli.options import (
-    OWN,
-    AdapterOption,
-    CacheOption,
-    ConfigOption,
-    ConstrainOption,
-    CorrectionsOption,
-    DatabasesOption,
-    DeviceOption,
-    DtypeOption,
-    EngineUrlOption,
-    GateOption,
-    KnowledgeOption,
-    ModelOption,
-    QuestionsOption,
-    ServerOption,
-    SetOption,
-    ToolOption,
-    TrustOption,
-    VerboseOption,
-    check_added,
-    knowledge_settings,
-)
+from nl2sql.cli import options as opt
+from nl2sql.cli.group import EVERY, HelpAllOption
 from nl2sql.errors import Nl2SqlError, UsageError, printable, typed
 from nl2sql.interfaces import DEFAULT_MODEL
 
@@ -43,7 +22,6 @@ if TYPE_CHECKING:
     from nl2sql.runs.plan import Trust
 
 AGAIN = ("benchmark", "engine_url", "controller", "model", "adapter", "tools", "gates")  # beside --resume: the same
-NAMES = {"tool": "tools", "gate": "gates"}  # option -> field of a plan
 MOST_WITH_GOLDS = 300  # a run of more questions gets a page without the rows of the golds, which have to be executed
 
 EVAL_OPTIONS = {  # title of the help -> what --help shows, and what --help-all shows beside it
@@ -56,7 +34,18 @@ EVAL_OPTIONS = {  # title of the help -> what --help shows, and what --help-all 
     "Scoring": ("replicas seeds control", "equal_tokens"),
     "Run": ("out resume dry_run verbose as_json quiet help_all", "executor address trust"),
 }
-EvalCommand = grouped(EVAL_OPTIONS)
+
+
+class EvalCommand(TyperCommand):
+    """The command whose help shows its options in groups, the rarer ones with ``--help-all`` alone."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the groups of ``EVAL_OPTIONS``."""
+        records = {param.name: param.get_help_record(ctx) for param in self.get_params(ctx)}
+        for title, (usual, rarer) in EVAL_OPTIONS.items():
+            names = usual.split() + rarer.split() * ctx.meta.get(EVERY, False) + ["help"] * (title == "Run")
+            with formatter.section(title):
+                formatter.write_dl([records[name] for name in names])
 
 
 def evaluate_command(
@@ -67,8 +56,8 @@ def evaluate_command(
             help="packaged, vizql, a name in NL2SQL_BENCHMARKS, a folder, hf:ORG/NAME[:split], or a plugin's name."
         ),
     ] = "packaged",
-    questions: QuestionsOption = None,
-    databases: DatabasesOption = None,
+    questions: opt.Questions = None,
+    databases: opt.Databases = None,
     dialogues: Annotated[
         bool, typer.Option("--dialogues", help="Ask conversations: packaged-dialogues, or those of --benchmark.")
     ] = False,
@@ -79,9 +68,9 @@ def evaluate_command(
     split: Annotated[
         str | None, typer.Option(help="A split of the benchmark, or all. packaged: quick (default), dev, test.")
     ] = None,
-    engine_url: EngineUrlOption = "",
-    corrections: CorrectionsOption = None,
-    knowledge: KnowledgeOption = None,
+    engine_url: opt.EngineUrl = "",
+    corrections: opt.Corrections = None,
+    knowledge: opt.Knowledge = None,
     verified: Annotated[
         Path | None,
         typer.Option(help="Verified queries in place of a benchmark, YAML: each SQL is the gold of its question."),
@@ -90,14 +79,11 @@ def evaluate_command(
     limit: Annotated[
         int | None, typer.Option(help="A seeded sample of so many questions or dialogues, by database.")
     ] = None,
-    controller: Annotated[
-        str,
-        typer.Option(help=f"react, react_plus, best, reflect, candidates, single_shot, vizql, {OWN}"),
-    ] = "react",
-    model: ModelOption = DEFAULT_MODEL,
-    device: DeviceOption = "auto",
-    dtype: DtypeOption = None,
-    adapter: AdapterOption = "auto",
+    controller: opt.Controller = "react",
+    model: opt.Model = DEFAULT_MODEL,
+    device: opt.Device = "auto",
+    dtype: opt.Dtype = None,
+    adapter: opt.Adapter = "auto",
     batch_size: Annotated[
         int, typer.Option("--batch-size", "--concurrency", help="Episodes (or requests to a server) at once.")
     ] = 32,
@@ -108,13 +94,13 @@ def evaluate_command(
             "slots on torch (auto for others)."
         ),
     ] = "auto",
-    server: ServerOption = None,
-    no_cache: CacheOption = False,
-    config: ConfigOption = None,
-    set_: SetOption = None,
-    constrain: ConstrainOption = None,
-    tool: ToolOption = None,
-    gate: GateOption = None,
+    server: opt.Server = None,
+    no_cache: opt.Cache = False,
+    config: opt.Config = None,
+    set_: opt.Set = None,
+    constrain: opt.Constrain = None,
+    tool: opt.Tool = None,
+    gate: opt.Gate = None,
     turns: Annotated[
         Literal["text", "native", "auto"] | None,
         typer.Option(
@@ -129,13 +115,13 @@ def evaluate_command(
     equal_tokens: Annotated[
         bool, typer.Option("--equal-tokens", help="Also single_shot with k samples at the loop's token budget.")
     ] = False,
-    executor: ExecutorOption = "local",
-    address: AddressOption = None,
+    executor: opt.Executor = "local",
+    address: opt.Address = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; default: a new one under runs/.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder; nothing is done twice.")] = None,
-    trust: TrustOption = False,
+    trust: opt.Trust = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print episodes, tokens and time; run nothing.")] = False,
-    verbose: VerboseOption = False,
+    verbose: opt.Verbose = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")] = False,
     help_all: HelpAllOption = False,
@@ -160,58 +146,39 @@ def evaluate_command(
     progress = not quiet
     if resume is not None:
         said = Trust(trust, _typed_again(context))
-        with redirect_stdout(sys.stderr), open_executor(executor, address) as worker:
+        with redirect_stdout(sys.stderr), opt.open_executor(executor, address) as worker:
             report = evaluate.resume(resume, progress=progress, executor=worker, trust=said).report
     elif trust:
         raise UsageError("--trust is for the folder of --resume; leave it out")
     else:
         if limit is not None and limit < 1:
             raise UsageError(f"--limit {limit}: expected 1 or more")
-        check_added(controller, [*(tool or ()), *(gate or ())])
+        opt.check_added(controller, [*(tool or ()), *(gate or ())])
         from nl2sql.agents.controllers import get_controller, timeless
         from nl2sql.benchmarks.dialogues import PACKAGED_DIALOGUES
-        from nl2sql.benchmarks.load import named
+        from nl2sql.benchmarks.load import load_benchmark, named, named_verified
         from nl2sql.config import load_config
-        from nl2sql.runs.plan import RunSpec, absolute, default_split
+        from nl2sql.runs.plan import absolute, default_split
 
-        native = None if turns in (None, "auto") else str(turns == "native").lower()
+        native = None if turns in (None, "auto") else turns == "native"
         own = {"eval.replicas": replicas, "constrain": constrain, "react.native_tools": native}
-        overrides = [*(set_ or ()), *(f"{key}={value}" for key, value in own.items() if value is not None)]
-        overrides += knowledge_settings(knowledge)
+        overrides = opt.overrides(set_, {**own, "knowledge.file": knowledge})
         base = {**timeless(get_controller(controller).preset), **({"eval": {"replicas": 0}} if engine_url else {})}
         settings = load_config(config or (), overrides, base=base)
         if dialogues and not _was_given(context, "benchmark"):
             benchmark = PACKAGED_DIALOGUES
         benchmark = named(benchmark, questions, databases)
         if verified is not None:
-            benchmark = _of_verified(verified, db, engine_url)
+            benchmark = named_verified(verified, db, engine_url)
+            for question in load_benchmark(benchmark).questions:
+                if why := question.meta.get("stale"):
+                    print(printable(f"-- stale, left out: {question.text!r}: {why}"), file=sys.stderr)
         elif db is not None:
             raise UsageError("--db goes with --verified FILE.yaml; a benchmark names its own databases")
-        plan = RunSpec(
-            benchmark=benchmark,
-            split=default_split(benchmark, split),
-            engine_url=engine_url,
-            corrections=str(corrections or ""),
-            history=history or ("gold" if dialogues else ""),
-            limit=limit,
-            sample_seed=sample_seed,
-            controller=controller,
-            model=model,
-            device=device,
-            dtype=dtype,
-            batch_size=batch_size,
-            engine=engine,
-            adapter=adapter,
-            server=tuple(server or ()),
-            cache=not no_cache,
-            control=control,
-            equal_tokens=equal_tokens,
-            seeds=_seeds(seeds),
-            turns="auto" if turns == "auto" else "",
-            tools=tuple(tool or ()),
-            gates=tuple(gate or ()),
-        )
-        plan = absolute(plan)
+        asked: dict[str, Any] = {"benchmark": benchmark, "split": default_split(benchmark, split)}
+        asked |= {"history": history or ("gold" if dialogues else ""), "corrections": str(corrections or "")}
+        asked |= {"seeds": _seeds(seeds), "turns": "auto" if turns == "auto" else ""}
+        plan = absolute(opt.plan_of(context.params, **asked))
         said = Trust(True, {"engine_url": plan.engine_url})
         if dry_run:
             from nl2sql.runs.progress import estimate
@@ -220,7 +187,8 @@ def evaluate_command(
             costs = estimate(plan, settings)
             print(json.dumps(costs, indent=2) if as_json else "\n".join(f"{k}: {v}" for k, v in costs.items()))
             return
-        with redirect_stdout(sys.stderr), open_executor(executor, address) as worker:  # what a loop prints is no report
+        # what a loop prints is no report
+        with redirect_stdout(sys.stderr), opt.open_executor(executor, address) as worker:
             report = evaluate.start(plan, settings, out=out, progress=progress, executor=worker).report
     folder = Path(report["run"])
     both = _both_ways(folder) if corrections is not None and (folder / "predictions.jsonl").is_file() else {}
@@ -237,28 +205,15 @@ def evaluate_command(
         if both:
             changed = ", ".join(f"{len(both[kind])} {kind.replace('_', ' ')}" for kind in ("to_right", "to_wrong"))
             print(f"as published: EX {percent(both['published'])} of {both['published']['n']}; corrected: {changed}")
-        print(f"\nrun folder: {report['run']}")
-        print(f"report:     {_page(Path(report['run']), report['n'], progress, said)}")
-        print(f"next:       {_next(Path(report['run']))}")
+        print(f"\nrun folder: {folder}")
+        print(f"report:     {_page(folder, report['n'], progress, said)}")
+        print(f"next:       {_next(folder)}")
     if set(report["counts"]["finish"]) == {"error"}:
         raise typer.Exit(1)  # every single episode failed: nothing was measured
 
 
-def _of_verified(verified: Path, db: str | None, engine_url: str) -> str:
-    """The name of a file of verified queries as a benchmark; those that are stale are said."""
-    from nl2sql.benchmarks.load import load_benchmark, named_verified
-
-    name = named_verified(verified, db, engine_url)
-    for question in load_benchmark(name).questions:
-        if why := question.meta.get("stale"):
-            print(printable(f"-- stale, left out: {question.text!r}: {why}"), file=sys.stderr)
-    return name
-
-
 def _both_ways(folder: Path) -> dict[str, Any]:
     """The run's EX as published beside that as corrected (``eval.corrected.Overlay``)."""
-    from dataclasses import asdict
-
     from nl2sql.benchmarks import load_benchmark, scorable
     from nl2sql.benchmarks.corrections import read_corrections, score_corrected
     from nl2sql.eval import score_many
@@ -270,11 +225,8 @@ def _both_ways(folder: Path) -> dict[str, Any]:
     loaded = load_benchmark(plan.benchmark, split=plan.split, engine_url=plan.engine_url)
     given, _ = read_predictions(folder, loaded.questions)
     asked = [question for question in loaded.questions if question.id in given]
-    options: dict[str, Any] = {
-        "rule": config.eval.rule,
-        "timeout_s": config.eval.timeout_s,
-        "max_rows": config.eval.max_rows,
-    }
+    how = config.eval
+    options: dict[str, Any] = {"rule": how.rule, "timeout_s": how.timeout_s, "max_rows": how.max_rows}
     kept = [question for question in asked if scorable(question)]
     answers = {"run": {question.id: given[question.id] for question in kept}}
     published = score_many(loaded, kept, answers, replicas=0, **options)
@@ -308,17 +260,16 @@ def _next(folder: Path) -> str:
 
 def _typed_again(context: typer.Context) -> dict[str, Any]:
     """The settings of a resumed run that were typed beside it. Raises UsageError for others than may be."""
-    from nl2sql.runs.plan import RunSpec, absolute
+    from nl2sql.runs.plan import absolute
 
-    given = {NAMES.get(name, name): name for name in context.params if _was_given(context, name)}
+    given = {opt.FIELDS.get(name, name): name for name in context.params if _was_given(context, name)}
     allowed = {"resume", "trust", "executor", "address", "verbose", "as_json", "quiet", *AGAIN}
     if extra := [name for field, name in given.items() if field not in allowed]:
         flags = ", ".join("--" + name.strip("_").replace("_", "-") for name in extra)
         raise UsageError(f"--resume takes its settings from the run's manifest; leave out {flags}")
-    typed_now: dict[str, Any] = {field: context.params[name] for field, name in given.items() if field in AGAIN}
-    typed_now |= {field: tuple(typed_now[field]) for field in NAMES.values() if field in typed_now}
-    made = absolute(RunSpec(**typed_now))
-    return {field: getattr(made, field) for field in typed_now}
+    again = {name: context.params[name] for field, name in given.items() if field in AGAIN}
+    made = absolute(opt.plan_of(again))
+    return {field: getattr(made, field) for field in given if field in AGAIN}
 
 
 def _was_given(context: typer.Context, name: str) -> bool:
@@ -333,3 +284,58 @@ def _seeds(text: str | None) -> tuple[int, ...]:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
         raise UsageError(f"--seeds {text!r}: expected whole numbers separated by commas, e.g. 1,2,3") from None
+
+
+def ablate_command(
+    grid: Annotated[Path, typer.Argument(help="A YAML file of base, axes and cells (docs/runs.md).")],
+    out: Annotated[Path | None, typer.Option(help="Folder of the cells; default: runs/<name of the grid>.")] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("-c", "--set", help="Setting over the grid's base, e.g. -c eval.rule=spider; may be repeated."),
+    ] = None,
+    metric: Annotated[str | None, typer.Option(help="What the table compares; default EX. E.g. VA.")] = None,
+    executor: opt.Executor = "local",
+    address: opt.Address = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the cells; run nothing.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
+    format_: opt.Format = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
+) -> None:
+    """Run every cell of a grid over the same questions, and compare each with the base.
+
+    Each cell is an ordinary run in its own folder under --out. The same command again continues an interrupted
+    ablation; what is finished is not done again.
+
+    \b
+    Examples:
+      nl2sql ablate scripts/ablation.yaml --dry-run
+      nl2sql ablate scripts/ablation.yaml --out runs/ablation
+      nl2sql ablate scripts/ablation.yaml --out runs/ablation --format latex > table.tex
+      nl2sql report runs/ablation --out ablation.html
+    """
+    from nl2sql.agents.record import json_text
+    from nl2sql.runs.ablation import read_grid
+
+    cells = read_grid(grid, set_ or ())
+    folder = out or Path("runs") / grid.stem
+    if dry_run:
+        listed = [{"name": cell.name, "changed": dict(cell.changed)} for cell in cells]
+        lines = [f"{cell.name:40} {json_text(cell.changed)}" for cell in cells]
+        print(json_text(listed, indent=2) if as_json else "\n".join([*lines, f"{len(cells)} cells in {folder}"]))
+        return
+    from nl2sql.eval.tables import FORMATS
+    from nl2sql.runs.ablation import ablate, ablation_rows, ablation_text, check_metric
+
+    if metric is not None:
+        check_metric(cells, metric)
+    overrides = [part for item in set_ or () for part in ("-c", item)]
+    command = shlex.join(["nl2sql", "ablate", str(grid), "--out", str(folder), *overrides])
+    with redirect_stdout(sys.stderr), opt.open_executor(executor, address) as worker:  # what a loop prints is no table
+        done = ablate(cells, folder, command=command, progress=not quiet, executor=worker)
+    if as_json:
+        print(json_text(done.to_dict(metric), indent=2))
+    elif format_:
+        print(FORMATS[format_](ablation_rows(done.to_dict(metric))))
+    else:
+        print(ablation_text(done, metric))
+        print(f"\nrun folders: {folder}/*; traces: nl2sql report {typed(folder)} --out ablation.html")

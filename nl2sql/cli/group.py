@@ -1,40 +1,30 @@
-"""How the command and its groups show themselves: whole sentences, help where nothing was asked, options in groups.
-
-    app = typer.Typer(cls=Group)
-    app.command("eval", cls=grouped({"Model": ("model dtype", "device")}))(command)
+"""How the command and its groups show themselves: whole sentences, and help where nothing was asked.
 
 Not covered: groups that do something without a command; there are none.
 """
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
-from typer.core import TyperCommand, TyperGroup
-
-from nl2sql.cli.colour import coloured
+from typer.core import TyperGroup
 
 EVERY = "nl2sql.every_option"  # in a context's meta: the help shows all
 WrongUse: Any = typer.BadParameter.__base__  # every mistake in a command's words; typer has no public name for it
+CODES = {"red": 31, "green": 32, "yellow": 33, "bold": 1}
 MOVED = {  # commands that stood at the top before there were groups
+    **{name: f"data {name}" for name in ("explain", "replicas", "vizql")},
+    **{name: f"new {name}" for name in ("examples", "plugins")},
+    **{name: f"runs {name}" for name in ("compare", "export", "replay", "view")},
     "bench-repair": "corpus bench",
     "check-data": "data check",
     "check-run": "runs check",
-    "compare": "runs compare",
     "doctor": "models doctor",
-    "examples": "new examples",
-    "explain": "data explain",
-    "export": "runs export",
     "export-failures": "runs failures",
-    "plugins": "new plugins",
-    "replay": "runs replay",
-    "replicas": "data replicas",
-    "view": "runs view",
-    "vizql": "data vizql",
 }
 WIDTH = 110  # of a help that is written into a pipe or a file
 
@@ -42,18 +32,11 @@ WIDTH = 110  # of a help that is written into a pipe or a file
 class Group(TyperGroup):
     """A group whose help names each command with its whole first sentence, and whose bare call is a call for help."""
 
-    def main(
-        self,
-        args: Sequence[str] | None = None,
-        prog_name: str | None = None,
-        complete_var: str | None = None,
-        standalone_mode: bool = True,
-        windows_expand_args: bool = True,
-        **extra: Any,
-    ) -> Any:
+    def main(self, *args: Any, **options: Any) -> Any:
         """Run the command; a mistake in its words is one line that names the help, and exit code 2."""
+        standalone_mode = options.get("standalone_mode", True)
         try:
-            code = super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
+            code = super().main(*args, **options | {"standalone_mode": False})
         except WrongUse as error:
             if not standalone_mode:
                 raise
@@ -96,29 +79,6 @@ class Group(TyperGroup):
                 formatter.write_dl(rows)
 
 
-def grouped(groups: Mapping[str, tuple[str, str]]) -> type[TyperCommand]:
-    """A command whose help shows its options in groups, the rarer ones with ``--help-all`` alone.
-
-    groups: title -> the names of parameters that ``--help`` shows, and those that only ``--help-all`` shows, each a
-    text of names with spaces between. Parameters that no group names are shown with ``--help-all`` under the last
-    title. The command takes ``HelpAllOption``.
-    """
-
-    class Grouped(TyperCommand):
-        def format_options(self, ctx: Any, formatter: Any) -> None:
-            every = ctx.meta.get(EVERY, False)
-            named = {name for shown in groups.values() for part in shown for name in part.split()}
-            records = {param.name: param.get_help_record(ctx) for param in self.get_params(ctx)}
-            for title, (usual, rarer) in groups.items():
-                names = usual.split() + rarer.split() * every
-                if title == list(groups)[-1]:
-                    names += [name for name in records if name not in named and (every or name == "help")]
-                with formatter.section(title):
-                    formatter.write_dl([records[name] for name in names])
-
-    return Grouped
-
-
 def _show_all(ctx: typer.Context, asked: bool) -> None:
     if asked and not ctx.resilient_parsing:
         typer.echo(full_help(ctx))
@@ -140,6 +100,15 @@ def settings() -> dict[str, Any]:
     """Settings of a help's width: that of the terminal up to ``WIDTH``; in a pipe ``WIDTH``."""
     width = {} if sys.stdout.isatty() else {"terminal_width": WIDTH}
     return {"help_option_names": ["-h", "--help"], "max_content_width": WIDTH, **width}
+
+
+def coloured(text: str, colour: str, stream: TextIO) -> str:
+    """The text in a colour of ``CODES``, where ``stream`` is a terminal that has it; else the text as it is.
+
+    None in a pipe, on a dumb terminal, or with NO_COLOR (https://no-color.org).
+    """
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not stream.isatty()
+    return text if plain or not colour else f"\x1b[{CODES[colour]}m{text}\x1b[0m"
 
 
 def _sentence(text: str) -> str:

@@ -7,31 +7,17 @@ import re
 import signal
 import socket
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from nl2sql.cli.options import (
-    ConfigOption,
-    DeviceOption,
-    DtypeOption,
-    KnowledgeOption,
-    ModelOption,
-    ServerOption,
-    SetOption,
-    VerifiedOption,
-    knowledge_settings,
-)
+from nl2sql.cli import options as opt
 from nl2sql.errors import Cancelled, UsageError
 from nl2sql.interfaces import DEFAULT_MODEL
 from nl2sql.machine import install_command, server_parts
-
-if TYPE_CHECKING:
-    from nl2sql.interfaces import Model
-
 
 NAMED = re.compile(r"([A-Za-z][\w-]*)=(.+)", re.DOTALL)  # PROFILE=DATABASE
 
@@ -44,7 +30,7 @@ def mcp(
             help="A database as for nl2sql ask, or PROFILE=DATABASE; may be repeated, the first is the default.",
         ),
     ],
-    model: ModelOption = DEFAULT_MODEL,
+    model: opt.Model = DEFAULT_MODEL,
     controller: Annotated[str, typer.Option(help="The controller behind the tool ask.")] = "best",
     http: Annotated[
         str | None, typer.Option(help="HOST:PORT: streamable HTTP at /mcp; left out: standard input and output.")
@@ -53,13 +39,13 @@ def mcp(
     corpus_write: Annotated[
         bool, typer.Option("--corpus-write", help="Offer log_successful_query, which writes to --corpus.")
     ] = False,
-    device: DeviceOption = "auto",
-    dtype: DtypeOption = None,
-    server: ServerOption = None,
-    config: ConfigOption = None,
-    set_: SetOption = None,
-    knowledge: KnowledgeOption = None,
-    verified: VerifiedOption = None,
+    device: opt.Device = "auto",
+    dtype: opt.Dtype = None,
+    server: opt.Server = None,
+    config: opt.Config = None,
+    set_: opt.Set = None,
+    knowledge: opt.Knowledge = None,
+    verified: opt.Verified = None,
 ) -> None:
     """Serve databases to MCP clients: list_tables, describe_table, read_query, explain_analyze, ask,
     get_datasource_metadata, query_datasource. Read-only.
@@ -83,8 +69,9 @@ def mcp(
     from nl2sql.agents.resources import files_known
     from nl2sql.config import load_config
     from nl2sql.databases.engines import open_database
+    from nl2sql.models import load_model
 
-    overrides = [*(set_ or ()), *knowledge_settings(knowledge, verified)]
+    overrides = opt.overrides(set_, {"knowledge.file": knowledge, "knowledge.verified": verified})
     settings = load_config(config or (), overrides, base=get_controller(controller).preset)
     if len(db) > 1 and (settings.knowledge.file or settings.knowledge.verified):
         raise UsageError("--knowledge and --verified are about one database; serve it alone, with one --db")
@@ -92,30 +79,21 @@ def mcp(
     if settings.repair.learn and not corpus_write:
         raise UsageError("repair.learn=true writes a corpus: add --corpus FILE --corpus-write")
 
-    def open_model() -> Model:
-        from nl2sql.models import load_model
-
-        return load_model(model, device=device, dtype=dtype, batch_size=8, server=server or ())
-
     with ExitStack() as stack:
-        opened = None
-        if corpus is not None:  # likeness needs numpy, which is no required package
-            from nl2sql.repair.corpus import Corpus
-
-            opened = stack.enter_context(Corpus(corpus, create=corpus_write))
-        shared = SharedModel(open_model)
+        opened = stack.enter_context(opt.open_corpus(corpus, create=corpus_write))
+        how: dict[str, Any] = {"device": device, "dtype": dtype, "batch_size": 8, "server": server or ()}
+        shared = SharedModel(partial(load_model, model, **how))
         stack.callback(shared.close)
         profiles: dict[str, DatabaseTools] = {}
         for name, address_of in _profiles(db).items():
             database = open_database(address_of)
             stack.callback(database.close)
-            options: dict[str, Any] = {"controller": controller, "corpus": opened, "corpus_write": corpus_write}
-            profiles[name] = DatabaseTools(database, shared, settings, **options)
+            profiles[name] = DatabaseTools(database, shared, settings, controller, opened, corpus_write)
             stack.callback(profiles[name].close)
         built = build_server(profiles)
         if address is None:
-            with _left_by_ctrl_c(stack):
-                built.run()
+            signal.signal(signal.SIGINT, lambda *_: _leave(stack))
+            built.run()
         else:
             built.run("streamable-http", host=address[0], port=address[1])
 
@@ -124,19 +102,16 @@ def _profiles(addresses: list[str]) -> dict[str, str]:
     """Profile -> database. A database without a name of its own has that of its file, PostgreSQL's of its address."""
     profiles: dict[str, str] = {}
     for text in addresses:
-        named = NAMED.fullmatch(text) if not Path(text).exists() else None
-        name, address = (named[1], named[2]) if named else (_name(text), text)
+        if named := NAMED.fullmatch(text) if not Path(text).exists() else None:
+            name, address = named.groups()
+        elif "://" in text:  # without a user's name, password and options
+            name, address = Path(server_parts(text, "a database").path).stem, text
+        else:
+            name, address = Path(text.rpartition(":")[2]).stem or text, text
         if name in profiles:
             raise UsageError(f"a profile {name!r} is there already; name this one, as --db {name}2=DATABASE")
         profiles[name] = address
     return profiles
-
-
-def _name(address: str) -> str:
-    """What a database is called by its address, without a user's name, password and options."""
-    if "://" in address:
-        return Path(server_parts(address, "a database").path).stem
-    return Path(address.rpartition(":")[2]).stem or address
 
 
 def _address(http: str | None) -> tuple[str, int] | None:
@@ -159,19 +134,10 @@ def _address(http: str | None) -> tuple[str, int] | None:
     return host, int(port)
 
 
-@contextmanager
-def _left_by_ctrl_c(stack: ExitStack) -> Iterator[None]:
-    """In the block Ctrl-C closes what ``stack`` holds and ends the process: a thread that reads standard input, which
-    is the protocol's, ends with its next line only, and an orderly end would wait for it."""
-
-    def leave(*_: object) -> None:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        print("interrupted", file=sys.stderr, flush=True)
-        stack.close()
-        os._exit(Cancelled.exit_code)
-
-    before = signal.signal(signal.SIGINT, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
+def _leave(stack: ExitStack) -> None:
+    """Close what ``stack`` holds and end the process, at Ctrl-C: a thread that reads standard input, which is the
+    protocol's, ends with its next line only, and an orderly end would wait for it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    print("interrupted", file=sys.stderr, flush=True)
+    stack.close()
+    os._exit(Cancelled.exit_code)

@@ -1,25 +1,44 @@
-"""``nl2sql models``: which models there are, fetching the embedded ones, what a spec names."""
+"""``nl2sql models``: which models there are, fetching them, what a spec names, and does everything work here?"""
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import os
+import platform
+import shutil
+import sqlite3
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from nl2sql.cli.group import Group
-from nl2sql.cli.options import ServerOption
-from nl2sql.errors import UsageError
+from nl2sql.cli import options as opt
+from nl2sql.cli.group import Group, coloured
+from nl2sql.errors import Nl2SqlError, UsageError
+from nl2sql.interfaces import DEFAULT_MODEL
+from nl2sql.machine import cache_dir, cores, free_bytes, from_json, install_command
 
 if TYPE_CHECKING:
+    from nl2sql.models.doctor import Check
     from nl2sql.models.embedded import EmbeddedModel
 
-app = typer.Typer(
-    cls=Group,
-    help="List, fetch and describe models.\n\nExample: nl2sql models pull smollm2-135m",
-)
+app = typer.Typer(cls=Group)
 
+Finding = tuple[
+    Literal["ok", "warn", "fail"], str
+]  # of a check: works, works with a drawback, fails; and what was seen
+MARKS = {"ok": ("ok  ", "green"), "warn": ("note", "yellow"), "fail": ("FAIL", "red")}
+NEEDED_BYTES = 2 * 10**9  # free disk, or memory, for a small model, its conversion and replicas
+OPTIONAL = {
+    **{"torch": "local", "pandas": "data", "llguidance": "grammar", "jupyterlab": "notebooks"},
+    **{"duckdb": "engines", "mcp": "mcp", "langgraph": "graph"},
+}
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
@@ -29,21 +48,21 @@ def list_models(as_json: Json = False) -> None:
 
     Example: nl2sql models list --json
     """
-    from nl2sql.interfaces import DEFAULT_MODEL
+    from nl2sql.eval.tables import records_text
     from nl2sql.models.embedded import embedded_models
 
     rows = [_facts(model) for model in embedded_models().values()]
     if as_json:
         _print_json({"default": DEFAULT_MODEL, "models": rows})
         return
-    head = f"{'name':<14} {'params':>7} {'download':>9} {'on disk':>8}  {'cached':<7} {'license':<19}"
-    print(f"{head} {'adapter':<17} sha256")
+    table = [["name", "params", "download", "on disk", "cached", "license", "adapter", "sha256"]]
     for row in rows:
-        print(
-            f"{row['name']:<14} {row['parameters']:>7} {_mb(row['download_bytes']):>9} {_mb(row['disk_bytes']):>8}  "
-            f"{'yes' if row['cached'] else 'no':<7} {row['license']:<19} {row['adapter']:<17} "
-            f"{row['sha256'][:12]}"
+        sizes = [f"{row[key] / 1e6:.0f} MB" for key in ("download_bytes", "disk_bytes")]
+        cached = "yes" if row["cached"] else "no"
+        table.append(
+            [row["name"], row["parameters"], *sizes, cached, row["license"], row["adapter"], row["sha256"][:12]]
         )
+    print("\n".join(records_text(table)))
     print(
         f"\nDefault: {DEFAULT_MODEL}. --model also takes: a folder, a .gguf file, a hub id org/name, "
         "scripted:FILE,\nand a server's model: http://HOST/v1#NAME, openai/NAME, anthropic/NAME, ollama/NAME, "
@@ -85,7 +104,7 @@ def info(
         str,
         typer.Argument(help="An embedded name, folder, .gguf file, hub id, address, PROVIDER/NAME or scripted:FILE."),
     ],
-    server: ServerOption = None,
+    server: opt.Server = None,
     as_json: Json = False,
 ) -> None:
     """What a model spec names, without loading the weights; of a server, what it was found to do.
@@ -121,65 +140,154 @@ def _describe(spec: str, server: tuple[str, ...]) -> dict[str, Any]:
         model.close()
         return {"kind": "http", **model.describe()}
     facts: dict[str, Any] = {"kind": source.kind, "name": source.value}
-    if source.kind in ("folder", "gguf"):
-        facts.update(_files(source.value))
-    elif source.kind == "plugin":
-        facts["note"] = "made by an installed package when first used; nl2sql new plugins lists it"
-    else:
-        facts["note"] = "a Hugging Face hub id; downloaded by transformers when first used"
-    return facts
-
-
-def _files(value: str) -> dict[str, Any]:
-    from pathlib import Path
-
+    if source.kind == "plugin":
+        return facts | {"note": "made by an installed package when first used; nl2sql new plugins lists it"}
+    if source.kind not in ("folder", "gguf"):
+        return facts | {"note": "a Hugging Face hub id; downloaded by transformers when first used"}
     from nl2sql.models.weight_files import weights_files, weights_revision
 
-    path = Path(value)
+    path = Path(source.value)
     files = [path] if path.is_file() else weights_files(path)
     if not files:
-        raise UsageError(f"folder {value!r} has no weights (*.safetensors); expected a transformers model folder")
-    facts: dict[str, Any] = {
-        "disk_bytes": sum(file.stat().st_size for file in files),
-        "revision": weights_revision(files),
-    }
-    from nl2sql.machine import from_json
-
+        raise UsageError(
+            f"folder {source.value!r} has no weights (*.safetensors); expected a transformers model folder"
+        )
+    facts |= {"disk_bytes": sum(file.stat().st_size for file in files), "revision": weights_revision(files)}
     config = path / "config.json"
     if config.is_file():
         try:
             loaded = from_json(config.read_text(encoding="utf-8"))
         except ValueError:
             raise UsageError(f"{config} is not JSON; expected a transformers model folder") from None
-        for key in ("model_type", "max_position_embeddings", "vocab_size"):
-            if key in loaded:
-                facts[key] = loaded[key]
+        shown = ("model_type", "max_position_embeddings", "vocab_size")
+        facts |= {key: loaded[key] for key in shown if key in loaded}
     return facts
 
 
 def _facts(model: EmbeddedModel) -> dict[str, Any]:
-    cached = model.cached
-    return {
-        "name": model.name,
-        "title": model.title,
-        "parameters": model.parameters,
-        "license": model.license,
-        "context_window": model.context_window,
-        "chat_template": model.chat_template,
-        "adapter": model.adapter,
-        "download_bytes": model.download_bytes,
-        "disk_bytes": model.disk_bytes,
-        "engine": model.engine,
-        "sha256": model.gguf_sha256,
-        "packages": [wheel.requirement for wheel in model.wheels],
-        "cached": cached,
-        "folder": str(model.folder) if cached else None,
-    }
-
-
-def _mb(count: int) -> str:
-    return f"{count / 1e6:.0f} MB"
+    same = ("name", "title", "parameters", "license", "context_window", "chat_template", "adapter")
+    facts = {name: getattr(model, name) for name in (*same, "download_bytes", "disk_bytes", "engine")}
+    cached = {"cached": model.cached, "folder": str(model.folder) if model.cached else None}
+    packages = [wheel.requirement for wheel in model.wheels]
+    return {**facts, "sha256": model.gguf_sha256, "packages": packages, **cached}
 
 
 def _print_json(data: dict[str, Any]) -> None:
     print(json.dumps(data, indent=2, ensure_ascii=False))
+
+
+@app.command()
+def doctor(
+    model: Annotated[str, typer.Option("--model", "-m", help="What to check: as for nl2sql eval.")] = DEFAULT_MODEL,
+    device: opt.Device = "auto",
+    dtype: opt.Dtype = None,
+    as_json: Json = False,
+) -> None:
+    """Check this machine and a local model: cache folder, sandbox, reused caches, batches, grammars, speed.
+
+    Exit code 1 when a check fails; notes do not fail it.
+
+    \b
+    Examples:
+      nl2sql models doctor
+      nl2sql models doctor --model ./my-model --dtype bfloat16 --json
+    """
+    from nl2sql.models.doctor import check_model
+    from nl2sql.models.spec import resolve_spec
+
+    source = resolve_spec(model)
+    results: list[Check] = []
+
+    def show(checks: Iterator[Check]) -> None:
+        for check in checks:
+            results.append(check)
+            if not as_json:
+                print(f"{coloured(*MARKS[check.status], sys.stdout)}  {check.name:<24} {check.detail}", flush=True)
+
+    show(_machine_checks())
+    if source.kind in ("scripted", "http", "plugin"):
+        if not as_json:
+            print(f"note  {'model':<24} {model} is no model of ours on this machine: not checked")
+    else:
+        show(check_model(source, device=device, dtype=dtype))
+    failed = sum(check.status == "fail" for check in results)
+    if as_json:
+        print(json.dumps({"ok": not failed, "checks": [check.to_dict() for check in results]}, indent=1))
+    raise typer.Exit(1 if failed else 0)
+
+
+def _machine_checks() -> Iterator[Check]:
+    """Everything that needs no model; yields each finding as it is made."""
+    from nl2sql.models.doctor import Check
+
+    looks = {"versions": _versions, "machine": _memory, "cache folder": _cache, "sandbox": _sandbox}
+    for name, look in (looks | {"benchmarks": _benchmarks, "optional parts": _parts}).items():
+        yield Check(name, *look())
+
+
+def _versions() -> Finding:
+    versions = ", ".join(f"{name} {_version(name)}" for name in ("torch", "transformers", "sqlglot"))
+    return "ok", f"Python {platform.python_version()}, {versions}, SQLite {sqlite3.sqlite_version}"
+
+
+def _parts() -> Finding:
+    missing = [extra for module, extra in OPTIONAL.items() if importlib.util.find_spec(module) is None]
+    hint = f"not installed: {', '.join(missing)} ({install_command(*missing)})"
+    return ("warn", hint) if missing else ("ok", "all installed")
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "missing"
+
+
+def _memory() -> Finding:
+    free = free_bytes()
+    if free is None:
+        return "ok", f"{cores()} cores"
+    summary = f"{cores()} cores, {free / 1e9:.1f} GB free"
+    if free < NEEDED_BYTES:
+        return "warn", f"{summary}: little; use a smaller --batch-size"
+    return "ok", summary
+
+
+def _cache() -> Finding:
+    try:
+        folder = cache_dir()
+        with tempfile.NamedTemporaryFile(dir=folder):
+            free = shutil.disk_usage(folder).free
+    except (Nl2SqlError, OSError) as error:
+        return "fail", f"{error}; set NL2SQL_CACHE to a folder that can be written"
+    status = f"{folder}, {free / 1e9:.1f} GB free"
+    if free < NEEDED_BYTES:
+        return "warn", f"{status}: little; set NL2SQL_CACHE to a larger disk"
+    return "ok", status
+
+
+def _sandbox() -> Finding:
+    """A query runs, a write is refused, and the file is what it was."""
+    from nl2sql.databases.sqlite.database import QueryPool
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "t.sqlite"
+        with closing(sqlite3.connect(path)) as connection:
+            connection.executescript("CREATE TABLE t (a); INSERT INTO t VALUES (1)")
+        before = path.read_bytes()
+        with closing(QueryPool(workers=1)) as pool:
+            read = pool.run(path, "SELECT a FROM t", timeout_s=10, max_rows=5)
+            write = pool.run(path, "DELETE FROM t", timeout_s=10, max_rows=5)
+        if read.success and not write.success and path.read_bytes() == before:
+            return "ok", "a query runs in its worker process, a write is refused"
+        return "fail", f"query: {read.error or 'ok'}; write: {write.error or 'was not refused'}"
+
+
+def _benchmarks() -> Finding:
+    root = os.environ.get("NL2SQL_BENCHMARKS")
+    if not root:
+        return "ok", "packaged (set NL2SQL_BENCHMARKS to a folder of others)"
+    if not Path(root).is_dir():
+        return "fail", f"NL2SQL_BENCHMARKS={root} is not a folder"
+    names = sorted(entry.name for entry in Path(root).iterdir() if entry.is_dir())
+    return "ok", f"packaged, and in {root}: {', '.join(names) or 'none'}"[:200]

@@ -1,20 +1,27 @@
-"""The options that several commands take: which model, where it runs, and how it is set."""
+"""The options that several commands take, as a command writes them: ``model: opt.Model = DEFAULT_MODEL``.
+
+What they stand for is opened here too: the database, the corpus, the executor, the trust in a run folder.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from nl2sql.errors import UsageError
+from nl2sql.errors import BenchmarkError, UsageError
 
 if TYPE_CHECKING:
-    from nl2sql.runs.plan import Trust
+    from nl2sql import interfaces
+    from nl2sql.repair import corpus
+    from nl2sql.runs import job, plan
 
-ModelOption = Annotated[
+Model = Annotated[
     str,
     typer.Option(
         "--model",
@@ -23,7 +30,7 @@ ModelOption = Annotated[
         "llamacpp/NAME. See: nl2sql models list",
     ),
 ]
-ServerOption = Annotated[
+Server = Annotated[
     list[str] | None,
     typer.Option(
         "--server",
@@ -31,90 +38,180 @@ ServerOption = Annotated[
         "price_in, price_out (per million tokens), thinking (tokens), body.FIELD (a further field of every request).",
     ),
 ]
-CacheOption = Annotated[
+Cache = Annotated[
     bool, typer.Option("--no-cache", help="Compute every model call; take none from the response cache, keep none.")
 ]
-DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:NUMBER, or mps.")]
-DtypeOption = Annotated[
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:NUMBER, or mps.")]
+Dtype = Annotated[
     str | None,
     typer.Option(
         help="float32 (default on CPU: same text at any batch composition), bfloat16, or auto, the fast lane: bfloat16 "
         "where the processor has instructions for it."
     ),
 ]
-EngineUrlOption = Annotated[
+EngineUrl = Annotated[
     str,
     typer.Option(
         help="Ask the databases on another engine, without TS: mysql://USER@HOST/{db_id}, duckdb:FOLDER/{db_id}.duckdb."
     ),
 ]
-QuestionsOption = Annotated[
+Questions = Annotated[
     Path | None,
     typer.Option(help="A file of questions (JSON list or JSON lines) in place of a benchmark: Spider-DK.json, ..."),
 ]
-DatabasesOption = Annotated[
+Databases = Annotated[
     Path | None, typer.Option(help="The folder of DB/DB.sqlite for --questions; default: one near the file.")
 ]
-CorrectionsOption = Annotated[
+Corrections = Annotated[
     Path | None,
     typer.Option(
         help="Corrected golds and questions, a YAML or JSON file by id: scores as published and as corrected."
     ),
 ]
-KnowledgeOption = Annotated[
+Knowledge = Annotated[
     Path | None,
     typer.Option("--knowledge", help="What is known of the database: a Markdown file, or an OSI model in YAML."),
 ]
-VerifiedOption = Annotated[
+Verified = Annotated[
     Path | None,
     typer.Option("--verified", help="Verified queries, YAML: reused for the same question, else examples."),
 ]
-AdapterOption = Annotated[
+Adapter = Annotated[
     str,
     typer.Option(help="LoRA adapter of a local model: auto (the packaged one), none, a name, or a PEFT folder."),
 ]
-ConfigOption = Annotated[list[Path] | None, typer.Option("--config", help="YAML config file; may be repeated.")]
-SetOption = Annotated[
+Config = Annotated[list[Path] | None, typer.Option("--config", help="YAML config file; may be repeated.")]
+Set = Annotated[
     list[str] | None, typer.Option("-c", "--set", help="Config override, e.g. -c react.max_steps=4; may be repeated.")
 ]
-ConstrainOption = Annotated[
+Constrain = Annotated[
     Literal["none", "action", "sql", "plain"] | None,
     typer.Option(
         help="Grammars for what the model writes: none (default), action (the loop's turns), sql (also SQL), plain "
         "(SQL in the one style that the adapter learns)."
     ),
 ]
-TrustOption = Annotated[
+Trust = Annotated[
     bool,
     typer.Option(
         "--trust", help="Open what the run's manifest names: its code, addresses and paths, with your account and keys."
     ),
 ]
-FormatOption = Annotated[
+Format = Annotated[
     Literal["text", "markdown", "latex", "csv"] | None,
     typer.Option("--format", help="Print the table alone: text, markdown, latex (booktabs), or csv."),
 ]
-VerboseOption = Annotated[
+Verbose = Annotated[
     bool, typer.Option("--verbose", help="Every metric and test, tokens by kind, what gates and repairs did.")
 ]
-TypedUrlOption = Annotated[
+TypedUrl = Annotated[
     str, typer.Option("--engine-url", help="The run's own engine, typed again: its $PASSWORD is read only then.")
 ]
-OWN = "or your own: FILE.py:function, module:function, a plugin."
-ToolOption = Annotated[
+Controller = Annotated[
+    str,
+    typer.Option(
+        help="best, react, react_plus, reflect, candidates, single_shot, vizql, or your own: "
+        "FILE.py:function, module:function, a plugin."
+    ),
+]
+Tool = Annotated[
     list[str] | None,
     typer.Option("--tool", help="A tool to add to the loop: FILE.py:function, module:function, or a plugin's name."),
 ]
-GateOption = Annotated[list[str] | None, typer.Option("--gate", help="A gate to add to the loop, named likewise.")]
+Gate = Annotated[list[str] | None, typer.Option("--gate", help="A gate to add to the loop, named likewise.")]
+Executor = Annotated[
+    Literal["local", "ray"],
+    typer.Option(help="ray: the work is cut up by database and done by the workers of a Ray cluster."),
+]
+Address = Annotated[
+    str | None,
+    typer.Option(help="With ray: HOST:PORT of a running cluster, or auto; left out: one of this machine's cores."),
+]
+DATABASE = (
+    "FILE.sqlite, packaged:NAME, duckdb:FILE, clickhouse:FOLDER, postgresql://USER@HOST/NAME or mysql://USER@HOST/NAME."
+)
+Database = Annotated[str, typer.Option("--db", help=DATABASE)]
+Benchmark = Annotated[
+    str, typer.Option("--benchmark", "-b", help="packaged, a name in NL2SQL_BENCHMARKS, a folder, or hf:ORG/NAME.")
+]
+Timeout = Annotated[float, typer.Option(help="Seconds that one statement may take.")]
+MaxRows = Annotated[int, typer.Option(help="Rows that one statement may return.")]
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder of nl2sql eval.")]
+Runs = Annotated[Path, typer.Argument(metavar="[DIR]", help="Where the runs are.")]
+FIELDS = {"tool": "tools", "gate": "gates"}  # option -> field of a plan
 
 
-def knowledge_settings(knowledge: Path | None, verified: Path | None = None) -> list[str]:
-    """``--knowledge`` and ``--verified`` as config overrides."""
-    named = {"knowledge.file": knowledge, "knowledge.verified": verified}
-    return [f"{key}={json.dumps(str(file))}" for key, file in named.items() if file is not None]
+def overrides(set_: Iterable[str] | None, given: Mapping[str, Any]) -> list[str]:
+    """The config overrides of ``-c``, then those of the options that were given (key -> value, None: left out)."""
+    return [*(set_ or ()), *(f"{k}={json.dumps(v, default=str)}" for k, v in given.items() if v is not None)]
 
 
-def trust_of(trust: bool, engine_url: str = "") -> Trust:
+def plan_of(params: Mapping[str, Any], **more: Any) -> plan.RunSpec:
+    """The plan of a run: of the options that are called as its fields are (or as ``FIELDS`` says), and ``more``."""
+    from nl2sql.runs.plan import RunSpec
+
+    given = {FIELDS.get(name, name): value for name, value in params.items()} | more
+    if "no_cache" in given:
+        given["cache"] = not given["no_cache"]
+    known = {field.name: given[field.name] for field in fields(RunSpec) if field.name in given}
+    lists = {name: tuple(value or ()) for name, value in known.items() if name in ("server", "tools", "gates")}
+    return RunSpec(**known | lists)
+
+
+def to_score(
+    name: str, benchmark: interfaces.Benchmark, asked: Iterable[interfaces.Question]
+) -> tuple[list[interfaces.Question], dict[str, int]]:
+    """The questions that can be scored, and reason -> how many are left out. Raises BenchmarkError for none."""
+    from nl2sql.benchmarks import left_out_counts, scorable
+    from nl2sql.benchmarks.load import check_databases
+
+    asked = list(asked)
+    kept, left_out = [question for question in asked if scorable(question)], left_out_counts(asked)
+    if not kept:
+        check_databases(benchmark)
+        raise BenchmarkError(f"benchmark {name!r} has no question to score; left out: {left_out or 'none'}")
+    return kept, left_out
+
+
+def left_out_line(left_out: Mapping[str, int]) -> str:
+    """How many questions are left out, by reason, as a line; "" for none."""
+    return f"left out: {', '.join(f'{n} {reason}' for reason, n in left_out.items())}\n" if left_out else ""
+
+
+def open_asked(db: str) -> interfaces.Database:
+    """The database that ``--db`` names; ``vds:URL#LUID`` is a data source. Raises UsageError, DatabaseError."""
+    if db.startswith("vds:"):
+        from nl2sql.vizql.service import open_service_database
+
+        return open_service_database(db)
+    from nl2sql.databases.engines import open_database
+
+    return open_database(db)
+
+
+def open_corpus(path: Path | None, create: bool = False) -> AbstractContextManager[corpus.Corpus | None]:
+    """The corpus at ``path``, as a block; None for none: likeness needs numpy, which is no required package."""
+    if path is None:
+        return nullcontext()
+    from nl2sql.repair.corpus import Corpus
+
+    return Corpus(path, create=create)
+
+
+def open_executor(executor: str, address: str | None) -> AbstractContextManager[job.Executor]:
+    """The executor of ``--executor`` and ``--address``, as a block. Raises UsageError where there is none."""
+    if executor == "local":
+        if address is not None:
+            raise UsageError(f"--address {address} goes with --executor ray")
+        from nl2sql.runs.job import LOCAL
+
+        return nullcontext(LOCAL)
+    from nl2sql.runs.distributed import Ray
+
+    return Ray(address)
+
+
+def trust_of(trust: bool, engine_url: str = "") -> plan.Trust:
     """What ``--trust`` and ``--engine-url`` say of a run folder."""
     from nl2sql.runs.plan import RunSpec, Trust, absolute
 

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import sys
-from contextlib import ExitStack, closing
+from contextlib import closing, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
-from nl2sql.cli.explain import DATABASE, DatabaseOption
+from nl2sql.cli import options as opt
 from nl2sql.cli.group import Group
-from nl2sql.cli.options import SetOption
 from nl2sql.errors import Nl2SqlError, UsageError
+from nl2sql.machine import from_json, write_whole
 
 if TYPE_CHECKING:
+    from nl2sql.config import VizqlConfig
     from nl2sql.vizql.source import DataSource
+    from nl2sql.vizql.validator import Validation
 
 QueryArgument = Annotated[str, typer.Argument(help="A query, or a request, as JSON; '-': read from stdin.")]
 SourceOption = Annotated[Path, typer.Option(help="The data source, as YAML (nl2sql data vizql infer writes one).")]
@@ -25,7 +27,7 @@ app = typer.Typer(cls=Group, rich_markup_mode=None)
 
 @app.command("infer")
 def infer_command(
-    db: Annotated[str | None, typer.Option(help=DATABASE)] = None,
+    db: Annotated[str | None, typer.Option(help=opt.DATABASE)] = None,
     vds: Annotated[str | None, typer.Option(metavar="URL", help="Ask a Tableau server's VizQL Data Service.")] = None,
     luid: Annotated[str | None, typer.Option(help="With --vds: of the published data source.")] = None,
     out: Annotated[Path | None, typer.Option(help="The file to write; without it, standard output.")] = None,
@@ -39,12 +41,21 @@ def infer_command(
       nl2sql data vizql infer --db packaged:scale_models --out scale_models.yaml
       nl2sql data vizql infer --vds https://10az.online.tableau.com --luid LUID --out sales.yaml
     """
-    from nl2sql.machine import write_whole
+    from nl2sql.databases.engines import open_database
+    from nl2sql.vizql.infer import infer
+    from nl2sql.vizql.service import open_service
     from nl2sql.vizql.source import to_yaml
 
     if out is not None and out.exists() and not force:
         raise UsageError(f"{out} exists, maybe with corrections; name another file, or add --force")
-    source = _inferred(db, vds, luid)
+    if (db is None) == (vds is None) or (vds is None) != (luid is None):
+        raise UsageError("expected --db DATABASE, or --vds URL with --luid LUID; see: nl2sql data vizql infer --help")
+    if vds is not None and luid is not None:
+        with open_service(vds, datasource_luid=luid) as service:
+            source = service.metadata()
+    else:
+        with closing(open_database(db or "")) as database:
+            source = infer(database)
     if out is None:
         print(to_yaml(source), end="")
     else:
@@ -52,26 +63,12 @@ def infer_command(
         print(f"wrote {len(source.fields)} fields of {len(source.logicalTables)} tables to {out}")
 
 
-def _inferred(db: str | None, vds: str | None, luid: str | None) -> DataSource:
-    from nl2sql.databases.engines import open_database
-    from nl2sql.vizql.infer import infer
-    from nl2sql.vizql.service import open_service
-
-    if (db is None) == (vds is None) or (vds is None) != (luid is None):
-        raise UsageError("expected --db DATABASE, or --vds URL with --luid LUID; see: nl2sql data vizql infer --help")
-    if vds is not None and luid is not None:
-        with open_service(vds, datasource_luid=luid) as service:
-            return service.metadata()
-    with closing(open_database(db or "")) as database:
-        return infer(database)
-
-
 @app.command("validate")
 def validate_command(
     file: QueryArgument,
     source: SourceOption,
     db: Annotated[str | None, typer.Option(help="The database behind it, to look for the values of filters.")] = None,
-    overrides: SetOption = None,
+    overrides: opt.Set = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the validation as JSON.")] = False,
 ) -> None:
     """Say whether a structured query is valid over a data source, what is wrong, and what would mend it. Exit code 1
@@ -80,18 +77,7 @@ def validate_command(
     \b
     Example: nl2sql data vizql validate query.json --source scale_models.yaml --db packaged:scale_models
     """
-    from nl2sql.config import load_config
-    from nl2sql.databases.engines import open_database
-    from nl2sql.vizql.source import read_source
-    from nl2sql.vizql.validator import validate
-
-    settings = load_config(overrides=overrides or ()).vizql
-    document, described = read_document(file), read_source(source)
-    with ExitStack() as stack:
-        database = open_database(db) if db else None
-        if database is not None:
-            stack.callback(database.close)
-        validation = validate(document, described, settings, database)
+    *_, validation = _validated(file, source, overrides, db)
     _show_validation(validation, as_json)
     if not validation.is_valid:
         raise typer.Exit(1)
@@ -102,7 +88,7 @@ def compile_command(
     file: QueryArgument,
     source: SourceOption,
     dialect: Annotated[str, typer.Option(help="The database's dialect: sqlite or duckdb.")] = "sqlite",
-    overrides: SetOption = None,
+    overrides: opt.Set = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print SQL, columns and reasons as JSON.")] = False,
 ) -> None:
     """Print the SQL of a structured query. Exit code 1 when it is not valid, or not executable here.
@@ -110,16 +96,11 @@ def compile_command(
     \b
     Example: nl2sql data vizql compile query.json --source scale_models.yaml
     """
-    from nl2sql.config import load_config
     from nl2sql.vizql.compile import compiled
     from nl2sql.vizql.mending import as_json as one_line_json
     from nl2sql.vizql.query import Request, is_request
-    from nl2sql.vizql.source import read_source
-    from nl2sql.vizql.validator import validate
 
-    settings = load_config(overrides=overrides or ()).vizql
-    document, described = read_document(file), read_source(source)
-    validation = validate(document, described, settings)
+    settings, document, described, validation = _validated(file, source, overrides)
     if not validation.is_valid:
         _show_validation(validation, as_json)
         raise typer.Exit(1)
@@ -130,7 +111,7 @@ def compile_command(
         print(one_line_json(shown))
     else:
         print(query.sql or "\n".join(f"not executable: {reason}" for reason in query.not_executable))
-        _warn(validation)
+        _warn(validation, sys.stderr)
     if not query.sql:
         raise typer.Exit(1)
 
@@ -138,10 +119,10 @@ def compile_command(
 @app.command("run")
 def run_command(
     file: QueryArgument,
-    db: DatabaseOption,
+    db: opt.Database,
     source: Annotated[Path | None, typer.Option(help="The data source, as YAML; without it, inferred.")] = None,
     max_rows: Annotated[int, typer.Option(min=1, help="Rows that are read.")] = 10_000,
-    overrides: SetOption = None,
+    overrides: opt.Set = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print validation, SQL and rows as JSON.")] = False,
 ) -> None:
     """Execute a structured query over a database, or a published data source. Exit code 1 when no rows came of it.
@@ -153,14 +134,13 @@ def run_command(
     """
     from nl2sql.agents.record import json_text
     from nl2sql.cli.answer_text import rows_text
-    from nl2sql.cli.opened import open_asked
     from nl2sql.config import load_config
     from nl2sql.vizql.infer import infer
     from nl2sql.vizql.querying import run_query
     from nl2sql.vizql.source import read_source
 
-    settings, document = load_config(overrides=overrides or ()).vizql, read_document(file)
-    with closing(open_asked(db)) as database:
+    settings, document = load_config(overrides=overrides or ()).vizql, _read_document(file)
+    with closing(opt.open_asked(db)) as database:
         own = getattr(database, "source", None)
         described = read_source(source) if source else own or infer(database)
         reply = run_query(document, described, database, settings, max_rows=max_rows)
@@ -173,17 +153,30 @@ def run_command(
         print("\n".join([reply.sql, *rows_text(result.columns, result.rows)]))
         if result.truncated:
             print(f"-- cut at {max_rows} rows; see --max-rows")
-        _warn(reply.validation)
+        _warn(reply.validation, sys.stderr)
     if reply.error:
         if reply.validation.is_valid and not as_json:
             raise Nl2SqlError(reply.error)
         raise typer.Exit(1)
 
 
-def read_document(file: str) -> Any:
-    """The JSON in a file, or on standard input (``-``). Raises UsageError where there is none."""
-    from nl2sql.machine import from_json
+def _validated(
+    file: str, source: Path, overrides: list[str] | None, db: str | None = None
+) -> tuple[VizqlConfig, Any, DataSource, Validation]:
+    """The settings, the query that was read, the data source, and what of the query is not valid."""
+    from nl2sql.config import load_config
+    from nl2sql.databases.engines import open_database
+    from nl2sql.vizql.source import read_source
+    from nl2sql.vizql.validator import validate
 
+    settings = load_config(overrides=overrides or ()).vizql
+    document, described = _read_document(file), read_source(source)
+    with closing(open_database(db)) if db else nullcontext() as database:
+        return settings, document, described, validate(document, described, settings, database)
+
+
+def _read_document(file: str) -> Any:
+    """The JSON in a file, or on standard input (``-``). Raises UsageError where there is none."""
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
         return from_json(text.removeprefix("\ufeff"), once=True)  # Windows begins UTF-8 with a mark
@@ -193,23 +186,22 @@ def read_document(file: str) -> Any:
         raise Nl2SqlError(f'{file!r} is not JSON: {error}; expected a query: {{"fields": [...]}}') from None
 
 
-def _show_validation(validation: Any, as_json: bool) -> None:
+def _show_validation(validation: Validation, as_json: bool) -> None:
+    """Print a validation as JSON, or for people: each error with the ways to mend it below."""
     from nl2sql.vizql.mending import as_json as one_line_json
 
-    lines = [one_line_json(validation.to_dict())] if as_json else _lines(validation)
-    print("\n".join(lines))
-
-
-def _warn(validation: Any) -> None:
-    for text in validation.warnings:
-        print(f"warning: {text}", file=sys.stderr)
-
-
-def _lines(validation: Any) -> list[str]:
-    """The validation for people: each error with the ways to mend it below."""
+    if as_json:
+        print(one_line_json(validation.to_dict()))
+        return
     count = len(validation.errors)
-    lines = [f"not valid: {count} error{'s' * (count > 1)}" if count else "valid"]
+    print(f"not valid: {count} error{'s' * (count > 1)}" if count else "valid")
     for error in validation.errors:
-        lines.append(f"- {error.message}")
-        lines += [f"    {text}" for text in dict.fromkeys(way.text for way in error.suggestions)]
-    return lines + [f"warning: {text}" for text in validation.warnings]
+        print(f"- {error.message}")
+        for text in dict.fromkeys(way.text for way in error.suggestions):
+            print(f"    {text}")
+    _warn(validation, sys.stdout)
+
+
+def _warn(validation: Validation, stream: TextIO) -> None:
+    for text in validation.warnings:
+        print(f"warning: {text}", file=stream)

@@ -11,7 +11,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from nl2sql.cli.compare import compare_command
+from nl2sql.cli.score import compare_command
 from nl2sql.errors import UsageError
 
 app = typer.Typer()
@@ -148,10 +148,10 @@ def test_help_has_examples_and_loads_nothing_heavy():
     program = f"""
 import sys, types
 package = types.ModuleType("nl2sql.cli")  # this command alone, whatever the others import
-package.__path__ = [{str(Path(sys.modules["nl2sql.cli.compare"].__file__).parent)!r}]
+package.__path__ = [{str(Path(sys.modules["nl2sql.cli.score"].__file__).parent)!r}]
 sys.modules["nl2sql.cli"] = package
 import typer
-from nl2sql.cli.compare import compare_command
+from nl2sql.cli.score import compare_command
 app = typer.Typer()
 app.command()(compare_command)
 try:

@@ -13,7 +13,7 @@ from models.tiny import saved_tiny, tiny_tokenizer
 from typer.testing import CliRunner
 
 from nl2sql.cli import app
-from nl2sql.cli.checks import OPTIONAL
+from nl2sql.cli.models import OPTIONAL
 from nl2sql.models.doctor import check_model
 from nl2sql.models.spec import Source
 

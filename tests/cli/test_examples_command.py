@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from nl2sql.cli import app, examples
+from nl2sql.cli import app, new
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNNER = CliRunner()
@@ -40,12 +40,12 @@ def test_a_file_in_the_folders_place_is_one_line(tmp_path: Path) -> None:
 def test_a_wheel_holds_them_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     included = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
-    expected = {path.name for path in examples.example_files()}
+    expected = {path.name for path in new.example_files()}
     for source, target in included.items():
         for file in [ROOT / source] if (ROOT / source).is_file() else (ROOT / source).rglob("*"):
             if file.is_file() and "_examples" in target:
                 place = tmp_path / target / (file.relative_to(ROOT / source) if (ROOT / source).is_dir() else "")
                 place.parent.mkdir(parents=True, exist_ok=True)
                 place.write_bytes(file.read_bytes())
-    monkeypatch.setattr(examples, "__file__", str(tmp_path / "nl2sql" / "cli" / "examples.py"))
-    assert {path.name for path in examples.example_files()} == expected
+    monkeypatch.setattr(new, "__file__", str(tmp_path / "nl2sql" / "cli" / "new.py"))
+    assert {path.name for path in new.example_files()} == expected

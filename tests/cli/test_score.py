@@ -12,7 +12,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from nl2sql.cli.check_data import check_data
+from nl2sql.cli.data import check_data
 from nl2sql.cli.score import score_command
 from nl2sql.errors import BenchmarkError, UsageError
 
@@ -143,7 +143,7 @@ def test_new_golds_are_scored_whatever_was_wrong_with_the_old_ones(folder, tmp_p
     assert (report["n"], report["left_out"], report["metrics"]["EX[bag]"]["value"]) == (3, {}, 1.0)
 
 
-@pytest.mark.parametrize(("module", "command"), [("score", "score_command"), ("check_data", "check_data")])
+@pytest.mark.parametrize(("module", "command"), [("score", "score_command"), ("data", "check_data")])
 def test_help_is_quick_and_loads_nothing_heavy(module, command):
     program = f"""
 import sys, types

@@ -20,7 +20,7 @@ from engine_shops import make_duckdb
 from typer.testing import CliRunner
 
 from nl2sql.benchmarks import load_benchmark
-from nl2sql.cli.compare import compare_command
+from nl2sql.cli.score import compare_command
 from nl2sql.config import build_config
 from nl2sql.databases.schema import Schema
 from nl2sql.errors import DatabaseError, UsageError

@@ -15,8 +15,8 @@ import pytest
 import servers
 from session_stores import NO_REDIS
 
+from nl2sql.cli.answer_text import StatusLine
 from nl2sql.cli.chat import Shown
-from nl2sql.cli.status import StatusLine
 from nl2sql.errors import Cancelled
 
 CHAT = [sys.executable, "-m", "nl2sql.cli", "chat"]

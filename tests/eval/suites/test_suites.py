@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from nl2sql.benchmarks import FolderBenchmark
-from nl2sql.cli.replicas import app
+from nl2sql.cli.data import replicas as app
 from nl2sql.databases.sqlite.framed_child import _encoded
 from nl2sql.databases.sqlite.process import DECODER
 from nl2sql.errors import DatabaseError, UsageError

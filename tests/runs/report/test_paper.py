@@ -15,7 +15,7 @@ import typer
 from synthetic_run import write_run
 from typer.testing import CliRunner
 
-from nl2sql.cli.report import report_command
+from nl2sql.cli.runs import report_command
 from nl2sql.eval.tables import FORMATS, table_csv, table_latex
 from nl2sql.runs.report.collect import HEAD, paper_rows, spread_rows
 from nl2sql.runs.run import Run
