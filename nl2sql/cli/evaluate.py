@@ -137,7 +137,7 @@ def evaluate_command(
       nl2sql eval --resume runs/spider
       nl2sql eval --db shop.sqlite --verified shop_queries.yaml
       nl2sql eval --benchmark packaged --split dev --dry-run
-      nl2sql eval --dialogues --history own --limit 10 -c session.resolve=edit
+      nl2sql eval --dialogues --history own --limit 10 -c session.resolve=rules
       nl2sql eval --model http://localhost:8000/v1#NAME --executor ray --address 10.0.0.1:6379
     """
     from nl2sql.runs import evaluate

@@ -227,10 +227,9 @@ class SuspicionsConfig(_Frozen):
 class SessionConfig(_Frozen):
     """Conversations: what a follow-up question becomes before a controller sees it (docs/sessions.md)."""
 
-    # auto: beside, or edit for a small embedded model; rewrite: the specification's prompt; oracle: the benchmark's own
-    resolve: Literal["auto", "beside", "edit", "rewrite", "concat", "none", "oracle"] = "auto"
-    # edited: the edited SQL is the answer, where there is one that runs; ask: the controller is asked in any case
-    answer: Literal["ask", "edited"] = "edited"
+    # auto: beside, or rules for an embedded model with an adapter; rewrite: the specification's prompt; oracle: the
+    # benchmark's own
+    resolve: Literal["auto", "beside", "rules", "rewrite", "concat", "none", "oracle"] = "auto"
     shown: int = Field(3, ge=1, le=10)  # earlier exchanges that concat and rewrite show
     shows: Literal["resolved_query", "user_query"] = "resolved_query"  # the question that rewrite shows of each
     max_tokens: int = Field(200, ge=1)  # of a rewritten question

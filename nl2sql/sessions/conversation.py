@@ -134,8 +134,8 @@ def _clarification(resolution: Resolution, resources: Resources, config: Config)
 
 
 def _edited_answer(resolution: Resolution, resources: Resources, config: Config) -> Episode | None:
-    """With ``session.answer: edited``: the edited SQL as it is, where guardrails, validation and the run accept it."""
-    if config.session.answer != "edited" or not resolution.edited_sql:
+    """The previous query in another time, where guardrails, validation and the run accept it."""
+    if not resolution.edited_sql:
         return None
     # Its columns, order and limit were asked for, now or earlier; the words of the one text need not say so.
     react = config.react.model_copy(update={"postprocess": False, "projection_contract": False})
@@ -145,7 +145,7 @@ def _edited_answer(resolution: Resolution, resources: Resources, config: Config)
         return None
     state = State(task)
     state.record({"step": 0, "llm": resolution.edited_sql})
-    state.decide(0, "generate_sql", "edited", "accept", {"operations": list(resolution.operations)})
+    state.decide(0, "generate_sql", "period", "accept", {})
     return task.episode(
         "",
         sql,
@@ -280,8 +280,9 @@ def understood_lines(episode: Episode) -> list[str]:
         return []
     evidence = ", ".join(f"{item['kind']} {item['text']!r}" for item in session.get("evidence", ()))
     lines = [f"understood as: {session['resolved_query']}", f"a follow-up by {evidence}" if evidence else ""]
-    if session.get("fallback"):
-        lines[0] = f"not made whole ({session['fallback']}); asked as it is, beside the previous query"
+    if session["strategy"] == "beside" or session.get("fallback"):
+        why = f"not made whole ({session['fallback']}); " if session.get("fallback") else ""
+        lines[0] = f"{why}asked as it is, beside the previous query"
     return [line for line in lines if line]
 
 

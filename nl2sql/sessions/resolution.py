@@ -4,16 +4,16 @@
 >>> joined_questions("What about Norway?", [Turn("How many customers are there in Germany?")])
 'How many customers are there in Germany? What about Norway?'
 
-- ``beside``: a follow-up of a few words edits the previous SQL (``edits``); any other question goes to the controller
-  as it is, beside that SQL, and the model decides whether it follows on.
-- ``edit``: the same, but rules decide (``detection``), for a model that cannot.
-- ``auto``: ``edit`` for such a model and for one with an adapter, ``beside`` for all others.
+- ``beside``: any question goes to the controller as it is, beside the previous SQL, and the model decides whether it
+  follows on.
+- ``rules``: only what rules take for a follow-up does (``detection``), for a model that cannot decide.
+- ``auto``: ``rules`` for such a model and for one with an adapter, ``beside`` for all others.
 - ``rewrite``: the model writes the question whole, by the specification's prompt.
 - ``concat``: behind the earlier questions. - ``none``: as asked.
 - ``oracle``: the benchmark's own text (``meta["standalone"]``).
 
 A follow-up that says another time and nothing else ("What about Q4?") is answered by the previous SQL in that time
-(``periods``), without a call, by the first four.
+(``periods``), without a call, by ``beside``, ``rules`` and ``rewrite``.
 
 A rewritten question keeps every number, quoted value, column and table word that the user wrote, and is not the
 previous question again. Where none can be had the question is handed on as asked, with the previous SQL in
@@ -23,9 +23,6 @@ previous question again. Where none can be had the question is handed on as aske
 >>> schema = Schema((Table("customers", (Column("city"),)),))
 >>> lost_words("and by city, above 50?", "How many customers are there above 50?", schema)
 ['city']
-
->>> with_new_values("How many are in Bern?", "SELECT 1 WHERE c = 'Bern'", "SELECT 1 WHERE c = 'Oslo'")
-'How many are in Oslo?'
 """
 
 from __future__ import annotations
@@ -49,8 +46,6 @@ from nl2sql.models.embedded import embedded_models
 from nl2sql.sessions.detection import Evidence, cue_words, evidence_of
 from nl2sql.sessions.edits import edited
 from nl2sql.sessions.periods import in_period, period_of, said_again
-from nl2sql.sql.same import normalise_sql
-from nl2sql.sql.text import tokens
 from nl2sql.sql.words import QUOTED, words
 
 # ---------------------------------------------------------- what a rewritten question must not lose
@@ -75,57 +70,6 @@ def lost_words(asked: str, resolved: str, schema: Schema) -> list[str]:
     return list(dict.fromkeys(lost))
 
 
-# -------------------------------------------------------------------- an edited query as a question
-# Where an edit does nothing but replace values, and the previous question holds the old ones, it is
-# that question again with the new ones in their places: nothing that the user said is lost, and no
-# model is needed.
-
-
-def with_new_values(question: str, before: str, after: str) -> str:
-    """``question`` with the values of ``after`` for those of ``before``; "" where the two queries differ otherwise, or
-    where ``question`` does not hold an old value exactly once."""
-    old, new = (tokens(normalise_sql(sql)) or [] for sql in (before, after))
-    if len(old) != len(new) or [t.token_type for t in old] != [t.token_type for t in new]:
-        return ""
-    changed = [(a.text, b.text) for a, b in zip(old, new, strict=True) if a.text != b.text]
-    values = {t.text for t in old if t.token_type.name in ("STRING", "NUMBER")}
-    for was, now in dict.fromkeys(changed):
-        letter = "[a-z]?" if was.isdigit() else ""  # 3 is the quarter of "Q3"
-        place = re.compile(rf"(?<!\w)({letter}){re.escape(was)}(?!\w)", re.IGNORECASE)
-        if was not in values or len(place.findall(question)) != 1:
-            return ""
-        question = place.sub(lambda match, text=now: match[1] + text, question)  # type: ignore[misc]
-    return question if changed else ""
-
-
-def with_addition(question: str, followup: str, operations: Sequence[str]) -> str:
-    """ "How many sales are there?" and "by region, please" as one question; "" for edits that change what was said, and
-    for a follow-up that does not read on.
-
-    >>> with_addition("How many awards were made? Only the number.", "and in 2023 only", ["filter awards.year"])
-    'How many awards were made in 2023 only? Only the number.'
-    """
-    if any(not operation.startswith(("filter", "group", "order", "limit")) for operation in operations):
-        return ""
-    rest = _POLITE.sub("", _LEADING.sub("", followup.strip().rstrip("?!. "))).strip(" ,")
-    if not _READS_ON.match(rest) or not rest:
-        return ""
-    rest = rest[0].lower() + rest[1:]
-    head, mark, tail = re.match(r"([^?.!]*)([?.!]?)(.*)", question, re.DOTALL).groups()  # type: ignore[union-attr]
-    between = "" if _PREPOSITION.match(rest) else ","
-    return f"{head.rstrip()}{between} {rest}{mark}{tail}"
-
-
-_LEADING = re.compile(r"^(?:and|now|then|ok|okay|please|so|but|show me|show them|show it)\b,?\s*", re.IGNORECASE)
-_POLITE = re.compile(r",?\s*\b(?:please|thanks|thank you)\b", re.IGNORECASE)
-_PREPOSITION = re.compile(r"(?:by|per|for|in|on|at|from|since|before|after|between|with|without)\b", re.IGNORECASE)
-_READS_ON = re.compile(
-    r"(?:by|per|for|in|on|at|from|since|before|after|between|with|without|only|just|sorted|ordered|grouped|broken"
-    r"|split by|\w+(?:ed|est)\b)",
-    re.IGNORECASE,
-)
-
-
 # ----------------------------------------------------------------------------------- the strategies
 
 logger = logging.getLogger(__name__)
@@ -138,7 +82,7 @@ class Resolution:
     """What became of a question: ``question`` is handed on, ``calls`` are the model calls that it took.
 
     strategy: what was done, "none" for a question that is no follow-up. fallback: why the question was handed on as
-    asked, with the previous SQL; empty where it was not. edited_sql: of strategy edit, with its ``operations``.
+    asked, with the previous SQL; empty where it was not. edited_sql: the previous query in another time.
     evidence: what rules went by; none where the model decided.
     """
 
@@ -148,7 +92,6 @@ class Resolution:
     strategy: str = "none"
     fallback: str = ""
     edited_sql: str = ""
-    operations: tuple[str, ...] = ()
     calls: tuple[dict[str, Any], ...] = field(default=(), repr=False)
 
     @property
@@ -167,7 +110,7 @@ class Resolution:
             "strategy": self.strategy,
             "fallback": self.fallback,
             **({"previous_sql": self.question.previous_sql} if self.question.previous_sql else {}),
-            **({"edited_sql": self.edited_sql, "operations": list(self.operations)} if self.edited_sql else {}),
+            **({"edited_sql": self.edited_sql} if self.edited_sql else {}),
         }
 
 
@@ -184,7 +127,7 @@ def resolve(question: Question, resources: Resources, config: Config) -> Resolut
         handed_on = replace(question, text=standalone) if changed else question
         return Resolution(handed_on, changed, strategy="oracle" if changed else "none")
     strategy = strategy_of(config.session.resolve, resources.model)
-    if strategy in ("beside", "edit", "rewrite") and (in_time := _in_another_time(question, resources)):
+    if strategy in ("beside", "rules", "rewrite") and (in_time := _in_another_time(question, resources)):
         return in_time
     if strategy == "rewrite":
         return rewritten(question, resources, config)
@@ -197,13 +140,13 @@ def resolve(question: Question, resources: Resources, config: Config) -> Resolut
 
 
 def strategy_of(setting: str, model: Model) -> str:
-    """``setting``, or what ``auto`` is with ``model``: edit for an embedded one that does not see what follows on, or
+    """``setting``, or what ``auto`` is with ``model``: rules for an embedded one that does not see what follows on, or
     whose adapter knows questions that stand alone only."""
     if setting != "auto":
         return setting
     name, _, adapter = str(model.name).partition("+")
     entry = embedded_models().get(name)
-    return "beside" if entry is None or (entry.follows_on and not adapter) else "edit"
+    return "beside" if entry is None or (entry.follows_on and not adapter) else "rules"
 
 
 def _in_another_time(question: Question, resources: Resources) -> Resolution | None:
@@ -214,7 +157,7 @@ def _in_another_time(question: Question, resources: Resources) -> Resolution | N
         return None
     whole = replace(question, text=said_again(last.resolved_query or last.user_query, period), previous_sql=sql)
     evidence = (Evidence("period", period.words),)
-    return Resolution(whole, True, evidence, "edit", edited_sql=sql, operations=("period",))
+    return Resolution(whole, True, evidence, "period", edited_sql=sql)
 
 
 def joined_questions(text: str, shown: Sequence[Turn]) -> str:
@@ -281,21 +224,15 @@ def _exchange(turn: Turn, shows: str) -> str:
     return f"{ASKED} {asked}\nSQL: {turn.sql}"
 
 
-def edited_and_said(
+def beside_what_is_meant(
     question: Question, resources: Resources, config: Config, evidence: tuple[Evidence, ...]
 ) -> Resolution:
-    """Strategies beside and edit: the SQL of the turn that is meant, edited; else the model is asked beside it."""
+    """Strategies beside and rules: the SQL of the turn that is meant, edited, or as it is beside the question."""
     turn = turn_meant(question.text, question.history, evidence)
-    edits = edited(question.text, turn, resources.database)
-    if not edits:
-        return fallen_back(question, evidence, "edit", "no edit", turn=turn)
-    sql, operations = edits[0]
-    asked = turn.resolved_query or turn.user_query
-    text = with_new_values(asked, turn.sql, sql) or with_addition(asked, question.text, operations)
-    if not text or lost_words(question.text, text, resources.database.schema()):
-        text = f"{asked.strip()} {question.text}"
-    whole = replace(question, text=text, previous_sql=sql)
-    return Resolution(whole, True, evidence, "edit", edited_sql=sql, operations=operations)
+    if sql := edited(question.text, turn.sql, resources.database):
+        whole = replace(question, text=f"{turn.resolved_query or turn.user_query} {question.text}", previous_sql=sql)
+        return Resolution(whole, True, evidence, "edit", edited_sql=sql)
+    return Resolution(replace(question, previous_sql=turn.sql), True, evidence, "beside")
 
 
 def fallen_back(
@@ -303,12 +240,11 @@ def fallen_back(
     evidence: tuple[Evidence, ...],
     strategy: str,
     why: str,
-    turn: Turn | None = None,
     calls: tuple[dict[str, Any], ...] = (),
 ) -> Resolution:
-    """The question as it was asked, beside the SQL of the turn that it speaks of (the last one)."""
+    """The question as it was asked, beside the SQL of the last turn."""
     logger.info("the question %r is handed on as asked: %s", question.text, why)
-    beside = replace(question, previous_sql=(turn or question.history[-1]).sql)
+    beside = replace(question, previous_sql=question.history[-1].sql)
     return Resolution(beside, True, evidence, strategy, why, calls=calls)
 
 
@@ -316,8 +252,8 @@ Strategy = Callable[[Question, Resources, Config, "tuple[Evidence, ...]"], Resol
 BY_RULES: dict[str, Strategy] = {
     "none": as_asked,
     "concat": concatenated,
-    "beside": edited_and_said,
-    "edit": edited_and_said,
+    "beside": beside_what_is_meant,
+    "rules": beside_what_is_meant,
     "oracle": as_asked,
 }
 

@@ -22,6 +22,11 @@ TOP = (
     "SELECT products.name, SUM(sales.revenue) FROM sales JOIN products ON products.product_id = sales.product_id "
     "WHERE sales.quarter = 3 GROUP BY products.product_id, products.name ORDER BY SUM(sales.revenue) DESC LIMIT 10"
 )
+DATED = Turn(
+    "Top 10 products in Q3",
+    sql="SELECT product_id, SUM(revenue) FROM sales WHERE sold_on BETWEEN '2023-07-01' AND '2023-09-30' GROUP BY 1 "
+    "ORDER BY 2 DESC LIMIT 10",
+)
 FIRST = Turn("Top 10 products in Q3", "Top 10 products in Q3", TOP)
 
 

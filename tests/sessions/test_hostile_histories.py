@@ -138,14 +138,12 @@ def database(market: Path) -> Iterator[Recorded]:
     assert market.read_bytes() == before and [path.name for path in market.parent.iterdir()] == [market.name]
 
 
-def after(
-    turn: Turn, question: str, database: Recorded, market: Path, strategy: str, writes: str, answered: str = "ask"
-) -> dict[str, Any]:
+def after(turn: Turn, question: str, database: Recorded, market: Path, strategy: str, writes: str) -> dict[str, Any]:
     """What is done about ``question`` behind one turn, by a model that writes ``writes`` whatever it is asked."""
     store = MemoryStore()
     store.add("ben", "monday", Turn(CANARY, CANARY, "SELECT name FROM orders"))
     store.add("ada", "monday", turn)
-    config = {"session": {"resolve": strategy, "answer": answered}}
+    config = {"session": {"resolve": strategy}}
     settings = build_config(config | {"prompts": {"generate_prefill": ""}, "single_shot": {"guardrails": False}})
     model = ScriptedModel([writes], on_exhausted="repeat", context_window=1_000_000)
     talk = Conversation(database, model, "single_shot", store, owner="ada", config=settings)
@@ -164,7 +162,7 @@ def after(
     }
 
 
-@pytest.mark.parametrize("strategy", ["none", "concat", "rewrite", "edit"])
+@pytest.mark.parametrize("strategy", ["none", "concat", "rewrite", "rules"])
 @pytest.mark.parametrize("name", HISTORIES)
 def test_a_hostile_history_reads_what_a_plain_one_does(
     name: str, strategy: str, database: Recorded, market: Path
@@ -177,7 +175,7 @@ def test_a_hostile_history_reads_what_a_plain_one_does(
 
 
 @pytest.mark.parametrize("writes", ["DROP TABLE customers", "PRAGMA query_only = 0", "SELECT 1; DELETE FROM customers"])
-@pytest.mark.parametrize("strategy", ["none", "concat", "rewrite", "edit"])
+@pytest.mark.parametrize("strategy", ["none", "concat", "rewrite", "rules"])
 def test_a_model_that_obeys_a_history_meets_the_same_sandbox(
     strategy: str, writes: str, database: Recorded, market: Path
 ) -> None:
@@ -190,12 +188,9 @@ def test_a_model_that_obeys_a_history_meets_the_same_sandbox(
 
 
 @pytest.mark.parametrize("question", CELLS)
-@pytest.mark.parametrize("answered", ["ask", "edited"])
-def test_a_cell_that_holds_instructions_is_a_value(
-    question: str, answered: str, database: Recorded, market: Path
-) -> None:
+def test_a_cell_that_holds_instructions_is_a_value(question: str, database: Recorded, market: Path) -> None:
     writes = "SELECT COUNT(*) FROM customers WHERE city = 'Bern'"
-    done = after(Turn(ASKED, ASKED, COUNT), question, database, market, "edit", writes, answered)
+    done = after(Turn(ASKED, ASKED, COUNT), question, database, market, "rules", writes)
     assert done["episode"].error is None
     assert done["tables"] == {"customers"}
 
