@@ -224,13 +224,38 @@ def _exchange(turn: Turn, shows: str) -> str:
     return f"{ASKED} {asked}\nSQL: {turn.sql}"
 
 
+_TEXT = re.compile(r"'((?:[^']|'')*)'")
+_READS_ON = re.compile(r"(?:and |now )?((?:by|per|for|in|on|at|from|with) .*)", re.IGNORECASE | re.DOTALL)
+
+
+def said_whole(asked: str, followup: str, before: str, after: str) -> str:
+    """An edited query as a question: ``asked`` with the new value for the old one, else with ``followup`` behind it.
+
+    >>> said_whole("How many are in Bern?", "and Oslo?", "SELECT 1 WHERE c = 'Bern'", "SELECT 1 WHERE c = 'Oslo'")
+    'How many are in Oslo?'
+    >>> said_whole("How many are there?", "by city, please", "SELECT 1", "SELECT 2")
+    'How many are there by city, please?'
+    """
+    old, new = set(_TEXT.findall(before)), set(_TEXT.findall(after))
+    if len(old - new) == len(new - old) == 1:
+        (was,), (now,) = old - new, new - old
+        places = re.findall(rf"(?<!\w){re.escape(was)}(?!\w)", asked, re.IGNORECASE)
+        if len(places) == 1:
+            return asked.replace(places[0], now)
+    if reads_on := _READS_ON.fullmatch(followup.strip(" ?.!")):
+        body = asked.rstrip(" ?.!")
+        return f"{body} {reads_on[1][0].lower()}{reads_on[1][1:]}{asked[len(body) :]}"
+    return f"{asked} {followup}"
+
+
 def beside_what_is_meant(
     question: Question, resources: Resources, config: Config, evidence: tuple[Evidence, ...]
 ) -> Resolution:
     """Strategies beside and rules: the SQL of the turn that is meant, edited, or as it is beside the question."""
     turn = turn_meant(question.text, question.history, evidence)
     if sql := edited(question.text, turn.sql, resources.database):
-        whole = replace(question, text=f"{turn.resolved_query or turn.user_query} {question.text}", previous_sql=sql)
+        text = said_whole(turn.resolved_query or turn.user_query, question.text, turn.sql, sql)
+        whole = replace(question, text=text, previous_sql=sql)
         return Resolution(whole, True, evidence, "edit", edited_sql=sql)
     return Resolution(replace(question, previous_sql=turn.sql), True, evidence, "beside")
 

@@ -31,7 +31,7 @@ DONE = [
 LEFT = [
     (RED, "not green"),  # a negation
     (RED, "the expensive green ones"),  # a word that nothing stands for
-    (RED, "which of them is cheapest?"),  # five words
+    (RED, "and only the green ones"),  # five words
     (RED, "per region"),  # a table that the query does not read
     (RED, "how many?"),  # a count already
     (TOP, "how many is that?"),  # of the ten, or of all?

@@ -10,7 +10,7 @@ from nl2sql.config import Config, build_config
 from nl2sql.interfaces import Question, Resources, Turn
 from nl2sql.models.scripted import ScriptedModel
 from nl2sql.sessions.detection import evidence_of
-from nl2sql.sessions.resolution import resolve, strategy_of, turn_meant
+from nl2sql.sessions.resolution import resolve, said_whole, strategy_of, turn_meant
 
 RULES = build_config({"session": {"resolve": "rules"}})
 COUNTED = Turn("How many products are red?", "", "SELECT COUNT(*) FROM products WHERE colour = 'red'")
@@ -146,6 +146,18 @@ def test_a_follow_up_goes_on_beside_the_previous_sql(strategy, sales):
     resolution = resolve(question, resources(sales), config(strategy))
     assert (resolution.is_followup, resolution.strategy, resolution.edited_sql) == (True, "beside", "")
     assert (resolution.question.text, resolution.question.previous_sql) == (question.text, TOP)
+
+
+@pytest.mark.parametrize(
+    ("text", "after", "whole"),
+    [
+        ("and green?", "'green'", "How many products are green?"),
+        ("By region, please", "'red'", "How many products are red by region, please?"),
+        ("the cheap ones?", "'red'", "How many products are red? the cheap ones?"),
+    ],
+)
+def test_an_edited_query_is_said_as_a_question(text, after, whole):
+    assert said_whole(COUNTED.user_query, text, COUNTED.sql, COUNTED.sql.replace("'red'", after)) == whole
 
 
 def test_the_turn_that_is_meant_is_the_last_unless_the_question_reaches_back(sales):
