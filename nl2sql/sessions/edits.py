@@ -68,10 +68,10 @@ def edited(question: str, sql: str, database: Database) -> str:
         ways: list[Callable[[], bool]] = [lambda: bool(_COUNT.fullmatch(said)) and query.count()]
         if len(list(before.find_all(exp.Query))) == 1:
             ways += [
-                lambda: bool(match := _LIMIT.fullmatch(said)) and query.limit(int(match[1])),
-                lambda: bool(match := _GROUP.fullmatch(said)) and query.group(match[1]),
+                lambda: (match := _LIMIT.fullmatch(said)) is not None and query.limit(int(match[1])),
+                lambda: (match := _GROUP.fullmatch(said)) is not None and query.group(match[1]),
                 lambda: query.aggregate([word for word in words(said) if word not in _FILLER]),
-                lambda: bool(match := _COLUMN.fullmatch(said)) and query.show(match[1] or match[2]),
+                lambda: (match := _COLUMN.fullmatch(said)) is not None and query.show(match[1] or match[2]),
                 lambda: query.filter(question, ground(question, database, 6)),
             ]
         if not any(way() for way in ways) or query.tree == before:
@@ -114,7 +114,7 @@ class _Query:
         if len(said) != 1 or said[0] not in _AGGREGATES or len(self.aggregates) != 1:
             return False
         old = self.aggregates[0].find(exp.AggFunc)
-        if old is None or not isinstance(old, tuple(_AGGREGATES.values())) or not isinstance(old.this, exp.Column):
+        if not isinstance(old, exp.Sum | exp.Avg | exp.Max | exp.Min) or not isinstance(old.this, exp.Column):
             return False
         old.replace(_AGGREGATES[said[0]](this=old.this.copy()))
         return True
@@ -175,14 +175,18 @@ class _Query:
     def _compared(self, column: exp.Column) -> exp.EQ | None:
         """The one comparison of ``column`` with a literal; None where there is none, or it stands below OR or NOT."""
         where = self.tree.args.get("where")
+        if where is None:
+            return None
         found = [each for each in where.find_all(exp.EQ) if isinstance(each.this, exp.Column)
                  and each.this.name.lower() == column.name.lower() and isinstance(each.expression, exp.Literal)
-                 and each.this.table.lower() in ("", column.table.lower())] if where else []  # fmt: skip
+                 and each.this.table.lower() in ("", column.table.lower())]  # fmt: skip
         return found[0] if len(found) == 1 and not where.find(exp.Or, exp.Not) else None
 
     def _speaks_of(self, column: exp.Column) -> bool:
         where = self.tree.args.get("where")
-        return bool(where) and any(each.name.lower() == column.name.lower() for each in where.find_all(exp.Column))
+        return where is not None and any(
+            each.name.lower() == column.name.lower() for each in where.find_all(exp.Column)
+        )
 
     def _clear_order(self, shown: Sequence[exp.Expr]) -> None:
         self.tree.set("order", None)
