@@ -16,8 +16,7 @@ from typing import Any
 
 from nl2sql.agents.record import json_text
 from nl2sql.benchmarks import available_benchmarks
-from nl2sql.benchmarks.dialogues import PACKAGED_DIALOGUES
-from nl2sql.benchmarks.structured import VIZQL
+from nl2sql.benchmarks.packaged import PACKAGED_DIALOGUES, VIZQL
 from nl2sql.cli.options import open_executor
 from nl2sql.errors import Cancelled, Nl2SqlError
 from nl2sql.eval.tables import table_markdown

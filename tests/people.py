@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+from collections.abc import Sequence
 from pathlib import Path
+
+from nl2sql.databases.sqlite.batch import ROWS, run_pairs
+from nl2sql.databases.sqlite.database import QueryPool
+from nl2sql.interfaces import RunResult
 
 SCHEMA = """
 CREATE TABLE people (id INTEGER PRIMARY KEY, name TEXT NOT NULL, age INTEGER, note BLOB);
@@ -33,3 +38,10 @@ def make_database(path: Path, script: str = SCHEMA) -> Path:
     with contextlib.closing(sqlite3.connect(path)) as connection:
         connection.executescript(script)
     return path
+
+
+def every_result(pool: QueryPool, path: Path, statements: Sequence[str], *, timeout_s: float = 30.0) -> list[RunResult]:
+    """The result of each statement, with its rows, of one batch."""
+    pairs = [(-1, index, ROWS) for index in range(len(statements))]
+    judged = run_pairs(pool, [path], statements, pairs, timeout_s=timeout_s, max_rows=10_000)
+    return [judged.results[0, index] for index in range(len(statements))]

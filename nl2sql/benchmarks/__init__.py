@@ -8,12 +8,12 @@
 from nl2sql.benchmarks.core import (
     LEFT_OUT_FLAGS,
     FolderBenchmark,
+    draw_sample,
     left_out_counts,
     left_out_reason,
     scorable,
 )
 from nl2sql.benchmarks.load import available_benchmarks, load_benchmark
-from nl2sql.benchmarks.sampling import draw_sample
 
 __all__ = [
     "LEFT_OUT_FLAGS",

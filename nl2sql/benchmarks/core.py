@@ -1,22 +1,30 @@
-"""Loaded benchmarks: questions, splits, where the databases lie, and which items are left out of scores.
+"""Loaded benchmarks: questions, splits, where the databases lie and what is said of their columns, which items are left
+out of scores, and a seeded sample of the questions.
 
 >>> left_out_reason(Question("How many?", "shop", meta={"no_gold": True}))
 'no_gold'
+>>> questions = [Question("How many?", db_id, f"{db_id}-{n}") for db_id in ("a", "b") for n in range(9)]
+>>> sorted(question.db_id for question in draw_sample(questions, 4))
+['a', 'a', 'b', 'b']
 """
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import io
 import json
+import random
 import threading
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nl2sql.errors import DatabaseError
+from nl2sql.errors import BenchmarkError, DatabaseError, UsageError
 from nl2sql.interfaces import Question
+from nl2sql.machine import from_json
 
 if TYPE_CHECKING:
     from nl2sql.databases.sqlite.database import SqliteDatabase
@@ -71,7 +79,6 @@ class FolderBenchmark:
 
     def database(self, db_id: str) -> SqliteDatabase:
         """The database of that id, opened once. Raises DatabaseError where its file is missing."""
-        from nl2sql.benchmarks.descriptions import descriptions_beside
         from nl2sql.databases.sqlite.database import SqliteDatabase
 
         path = self.files.get(db_id)
@@ -111,3 +118,101 @@ class FolderBenchmark:
     def __repr__(self) -> str:
         databases = len({q.db_id for q in self.questions})
         return f"<benchmark {self.name}: {len(self.questions)} questions over {databases} databases>"
+
+
+# ------------------------------------------------------------------------------------------------- a sample
+
+
+def draw_sample(questions: Sequence[Question], limit: int | None, seed: int = 0) -> list[Question]:
+    """``limit`` questions, each database in proportion to its size and, where possible, at least once.
+
+    Quotas are by largest remainder; ties, and the questions within a database, are drawn with ``seed``. The
+    questions keep the order they came in. With fewer places than databases, ``limit`` databases are drawn and
+    give one question each. ``limit`` None or above the number of questions gives all of them.
+    Raises UsageError for a limit below 1.
+    """
+    if limit is not None and limit < 1:
+        raise UsageError(f"limit {limit} is not a number of questions; expected 1 or more")
+    if limit is None or limit >= len(questions):
+        return list(questions)
+    strata: dict[str, list[int]] = {}
+    for index, question in enumerate(questions):
+        strata.setdefault(question.db_id, []).append(index)
+    rng = random.Random(f"nl2sql-sample-{seed}")
+    names = sorted(strata)
+    rng.shuffle(names)
+    quotas = _quotas({name: len(strata[name]) for name in names}, limit)
+    chosen = [index for name in names for index in rng.sample(strata[name], quotas[name])]
+    return [questions[index] for index in sorted(chosen)]
+
+
+def _quotas(sizes: dict[str, int], limit: int) -> dict[str, int]:
+    """Places per stratum. The order of ``sizes`` breaks ties."""
+    if limit <= len(sizes):
+        return {name: int(place < limit) for place, name in enumerate(sizes)}
+    total, spare = sum(sizes.values()), limit - len(sizes)  # one each first; the rest in proportion
+    rest = {name: size - 1 for name, size in sizes.items()}
+    exact = {name: spare * size / (total - len(sizes)) for name, size in rest.items()}
+    quotas = {name: int(share) for name, share in exact.items()}
+    by_remainder = sorted(exact, key=lambda name: quotas[name] - exact[name])
+    for name in by_remainder[: spare - sum(quotas.values())]:
+        quotas[name] += 1
+    return {name: quota + 1 for name, quota in quotas.items()}
+
+
+# --------------------------------------------------------------------------------- descriptions of columns
+# BIRD: ``database_description/TABLE.csv`` beside the SQLite file, in UTF-8 or in Windows' code page 1252, with a row
+# ``original_column_name, column_name, column_description, data_format, value_description`` per column. LiveSQLBench and
+# Mini-Interact: ``DB_column_meaning_base.json``, {"DB|TABLE|COLUMN": text or {"column_meaning", "fields_meaning"}}.
+
+FOLDER = "database_description"
+MEANINGS = "*_column_meaning_base.json"
+
+
+def descriptions_beside(database: Path) -> dict[tuple[str, str], str]:
+    """(table, column) in lower case -> what is said of it. Raises BenchmarkError for a file that cannot be read.
+
+    ``descriptions_beside(Path("dev_databases/shop/shop.sqlite"))[("customers", "city")]``: 'where the customer lives'
+    """
+    try:
+        return _read(database)
+    except (ValueError, AttributeError, TypeError, csv.Error) as error:
+        raise BenchmarkError(f"what is said of the columns of {database.name} cannot be read: {error}") from None
+
+
+def _read(database: Path) -> dict[tuple[str, str], str]:
+    tables = sorted((database.parent / FOLDER).glob("*.csv"))
+    meanings = [
+        file for file in database.parent.glob(MEANINGS) if database.stem.startswith(file.name[: -len(MEANINGS[1:])])
+    ]
+    entries = [entry for file in tables for entry in _of_csv(file)] + [e for file in meanings for e in _of_json(file)]
+    return {(table.lower(), column.lower()): text for table, column, text in entries if text}
+
+
+def _of_csv(file: Path) -> Iterator[tuple[str, str, str]]:
+    for row in csv.DictReader(io.StringIO(_text(file), newline="")):
+        known = {str(key).strip(): " ".join(value.split()) for key, value in row.items() if isinstance(value, str)}
+        said = known.get("column_description") or known.get("column_name", "")
+        values = known.get("value_description", "")
+        yield file.stem, known.get("original_column_name", ""), "; ".join(filter(None, (said, values)))
+
+
+def _of_json(file: Path) -> Iterator[tuple[str, str, str]]:
+    meanings = from_json(_text(file))
+    for key, said in meanings.items():
+        _, table, column = key.split("|", 2)
+        if isinstance(said, dict):
+            fields = ", ".join(said.get("fields_meaning") or ())
+            said = said.get("column_meaning", "") + (f" (fields: {fields})" if fields else "")
+        yield table, column, str(said)
+
+
+def _text(file: Path) -> str:
+    try:
+        raw = file.read_bytes()
+    except OSError as error:
+        raise BenchmarkError(f"{file} cannot be read: {error}") from None
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return raw.decode("cp1252", "replace")

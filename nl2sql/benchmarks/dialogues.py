@@ -1,8 +1,7 @@
 """Dialogues as benchmarks: each turn is one question, whose history is the turns before it with their golds.
 
 SParC and CoSQL in their official layout are lists of ``{database_id, interaction: [{utterance, query}, ...], final}``;
-a uniform folder has a record per turn with ``interaction_id``, ``turn`` and, if it likes, ``history``; the packaged
-dialogues stand in ``data/dialogues.json``.
+a uniform folder has a record per turn with ``interaction_id``, ``turn`` and, if it likes, ``history``.
 
 >>> shown = {"utterance": "List the ships.", "query": "SELECT name FROM ship"}, {"utterance": "How many?", "query": ""}
 >>> [(row["id"], row["turn"]) for row in turn_records([{"database_id": "docks", "interaction": [*shown]}], "sparc-dev")]
@@ -14,58 +13,14 @@ system gave in words, where they are no part of the utterance.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import dropwhile
 from typing import Any
 
-from nl2sql.benchmarks.core import FolderBenchmark, scorable
-from nl2sql.benchmarks.sampling import draw_sample
-from nl2sql.databases.packaged import data_root, database_ids, database_path
+from nl2sql.benchmarks.core import draw_sample, scorable
 from nl2sql.errors import BenchmarkError
 from nl2sql.interfaces import Question, Turn
-from nl2sql.sql.features import hardness
-
-PACKAGED_DIALOGUES = "packaged-dialogues"
-
-
-def load_packaged_dialogues() -> FolderBenchmark:
-    """The turns of all packaged dialogues, in file order; its splits are ``dev``, ``test``, ``extra`` and ``fresh``.
-
-    Raises BenchmarkError when the data folder is missing or malformed.
-    """
-    path = data_root() / "dialogues.json"
-    try:
-        dialogues: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
-        questions = with_gold_histories(
-            [_packaged_turn(told, number) for told in dialogues for number in range(len(told["turns"]))]
-        )
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BenchmarkError(f"packaged dialogues {path} cannot be read: {type(error).__name__}: {error}") from None
-    splits: dict[str, list[str]] = {}
-    for question in questions:
-        splits.setdefault(question.split, []).append(question.id)
-    files = {db_id: database_path(db_id) for db_id in database_ids()}
-    return FolderBenchmark(PACKAGED_DIALOGUES, questions, splits, files, source=str(path.parent))
-
-
-def _packaged_turn(dialogue: Mapping[str, Any], number: int) -> Question:
-    turn = dialogue["turns"][number]
-    return Question(
-        text=turn["question"],
-        db_id=dialogue["db_id"],
-        id=f"{dialogue['id']}.{number + 1}",
-        gold=tuple(turn["gold"]),
-        difficulty=hardness(turn["gold"][0]),
-        split=dialogue["split"],
-        meta={
-            "interaction_id": dialogue["id"],
-            "turn": number + 1,
-            "kind": turn["kind"],
-            "standalone": turn["standalone"],
-        },
-    )
 
 
 def is_interactions(records: Sequence[Mapping[str, Any]]) -> bool:

@@ -8,18 +8,24 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Sequence
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from nl2sql.benchmarks.core import FolderBenchmark, left_out_reason
-from nl2sql.benchmarks.dialogues import PACKAGED_DIALOGUES, load_packaged_dialogues
-from nl2sql.benchmarks.structured import VIZQL, load_vizql
+from nl2sql.benchmarks.packaged import (
+    PACKAGED_DIALOGUES,
+    VIZQL,
+    load_packaged,
+    load_packaged_dialogues,
+    load_vizql,
+)
 from nl2sql.errors import BenchmarkError, UsageError, one_line
+from nl2sql.interfaces import Benchmark, Database, Question, content_key, question_key
+from nl2sql.machine import server_parts, with_password
 
-if TYPE_CHECKING:
-    from nl2sql.interfaces import Benchmark
-
+PACKAGED = {"packaged": load_packaged, PACKAGED_DIALOGUES: load_packaged_dialogues, VIZQL: load_vizql}
 ENVIRONMENT = "NL2SQL_BENCHMARKS"
 OVER = "::"  # FILE::FOLDER, questions over the databases of a folder
 OF_QUESTIONS = (".json", ".jsonl")
@@ -46,14 +52,8 @@ def load_benchmark(
     Raises UsageError for an unknown name or split and BenchmarkError for what cannot be read.
     """
     name = str(name_or_path)
-    if name == "packaged":
-        from nl2sql.benchmarks.packaged import load_packaged
-
-        benchmark: Benchmark = load_packaged()
-    elif name == PACKAGED_DIALOGUES:
-        benchmark = load_packaged_dialogues()
-    elif name == VIZQL:
-        benchmark = load_vizql()
+    if name in PACKAGED:
+        benchmark: Benchmark = PACKAGED[name]()
     elif name.startswith("hf:"):
         from nl2sql.benchmarks.hub import load_hub
 
@@ -77,11 +77,7 @@ def load_benchmark(
             else:
                 benchmark = read_folder(_find(name, root))
     narrowed = _narrow(benchmark, split)
-    if not engine_url:
-        return narrowed
-    from nl2sql.benchmarks.on_engine import on_engine
-
-    return on_engine(narrowed, engine_url)
+    return on_engine(narrowed, engine_url) if engine_url else narrowed
 
 
 def check_databases(benchmark: Benchmark) -> None:
@@ -120,7 +116,7 @@ def named_verified(file: Path, db: str | None, engine_url: str = "") -> str:
         if not engine_url:
             raise UsageError(f"--verified {file}: which database? add --db FILE.sqlite, or --engine-url duckdb:FILE")
         return str(file)
-    from nl2sql.databases.engines import dialect_of, open_database
+    from nl2sql.databases.engines import dialect_of, open_database  # these import pydantic
 
     if dialect_of(db) != "sqlite":
         raise UsageError(f"--db {one_line(db, 60)} is no SQLite file; give it as --engine-url instead")
@@ -142,7 +138,7 @@ def from_anywhere(name: str) -> str:
         return f"hf:{Path(where).expanduser().absolute()}{colon}{split}" if where.startswith((".", "~")) else name
     if _questions_file(name):
         return OVER.join(str(Path(part).expanduser().absolute()) for part in name.split(OVER))
-    known = name in ("packaged", PACKAGED_DIALOGUES, VIZQL) or plugin("benchmarks", name) is not None
+    known = name in PACKAGED or plugin("benchmarks", name) is not None
     if known or any((base / name).is_dir() for base in _search_path(None)):
         return name
     folder = Path(name).expanduser()
@@ -153,7 +149,7 @@ def is_at_hand(name: str) -> bool:
     """Whether ``name`` is packaged, or lies in ``NL2SQL_BENCHMARKS``: no path elsewhere, download or plugin."""
     from nl2sql.config.plugins import plugins
 
-    if name in ("packaged", PACKAGED_DIALOGUES, VIZQL):
+    if name in PACKAGED:
         return True
     if name.startswith("hf:") or name in plugins("benchmarks"):
         return False
@@ -176,7 +172,7 @@ def available_benchmarks(root: str | Path | None = None) -> list[str]:
         for folder in base.iterdir()
         if folder.is_dir() and layout_of(folder)
     }
-    return ["packaged", PACKAGED_DIALOGUES, VIZQL, *plugins("benchmarks"), *sorted(names)]
+    return [*PACKAGED, *plugins("benchmarks"), *sorted(names)]
 
 
 def _search_path(root: str | Path | None) -> list[Path]:
@@ -208,3 +204,65 @@ def _narrow(benchmark: Benchmark, split: str | None) -> Benchmark:
     kept: Sequence = [question for question in benchmark.questions if question.id in wanted]
     narrowed.questions = kept
     return narrowed
+
+
+# ------------------------------------------------------------------------------------- on another engine
+
+PLACE = "{db_id}"  # in a URL: the name of the question's database
+
+
+@dataclass
+class OnEngine:
+    """Questions over databases that ``url`` names, each opened once; ``$NAME`` in its password is read from the
+    environment, so ``url`` is one that was typed (``runs.plan`` sees to that)."""
+
+    name: str
+    questions: Sequence[Question]
+    splits: Mapping[str, Sequence[str]]
+    url: str
+    _open: dict[str, Database] = field(default_factory=dict, repr=False, compare=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+
+    def database(self, db_id: str) -> Database:
+        """The database of that id. Raises UsageError, DatabaseError where it cannot be opened."""
+        from nl2sql.databases.engines import open_database
+
+        with self._lock:
+            if db_id not in self._open:
+                self._open[db_id] = open_database(with_password(self.url).replace(PLACE, db_id))
+            return self._open[db_id]
+
+    def fingerprints(self) -> dict[str, str]:
+        """Content hashes: "questions", and one per database in use."""
+        prints = {"questions": content_key([[question_key(q), *q.gold] for q in self.questions])}
+        return prints | {db_id: self.database(db_id).fingerprint for db_id in sorted({q.db_id for q in self.questions})}
+
+
+def on_engine(benchmark: Benchmark, url: str) -> OnEngine:
+    """The benchmark over the databases of ``url``: a form of ``open_database``, with ``{db_id}`` for several databases.
+
+    A question's gold is its field ``query_<dialect>`` where it has one (``query_mysql``), else the SQLite text. Raises
+    UsageError for a URL that holds a password, or names one database for several.
+    """
+    from nl2sql.databases.engines import dialect_of
+
+    password = server_parts(url, "the engine").password if "://" in url else None
+    if password and "$" not in password:
+        raise UsageError("the engine's URL holds a password, which manifests would keep; write $NAME in its place")
+    databases = sorted({question.db_id for question in benchmark.questions})
+    if len(databases) > 1 and PLACE not in url:
+        raise UsageError(
+            f"{url} names one database, and {benchmark.name} asks {len(databases)}: write {PLACE} where their names "
+            "stand, e.g. duckdb:FOLDER/{db_id}.duckdb"
+        )
+    dialect = dialect_of(url)
+    questions = [_asked_in(dialect, question) for question in benchmark.questions]
+    return OnEngine(f"{benchmark.name}-{dialect}", questions, benchmark.splits, url)
+
+
+def _asked_in(dialect: str, question: Question) -> Question:
+    """The question with the gold of that dialect; that a SQLite file or gold is missing does not matter."""
+    gold = question.meta.get(f"query_{dialect}")
+    forgiven = ("db_missing", "no_gold") if gold else ("db_missing",)
+    meta = {key: value for key, value in question.meta.items() if key not in forgiven}
+    return replace(question, gold=(str(gold),) if gold else question.gold, meta=meta)

@@ -155,8 +155,8 @@ def evaluate_command(
             raise UsageError(f"--limit {limit}: expected 1 or more")
         opt.check_added(controller, [*(tool or ()), *(gate or ())])
         from nl2sql.agents.controllers import get_controller, timeless
-        from nl2sql.benchmarks.dialogues import PACKAGED_DIALOGUES
         from nl2sql.benchmarks.load import load_benchmark, named, named_verified
+        from nl2sql.benchmarks.packaged import PACKAGED_DIALOGUES
         from nl2sql.config import load_config
         from nl2sql.runs.plan import absolute, default_split
 

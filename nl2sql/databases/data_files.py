@@ -21,10 +21,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from nl2sql.databases.data_readers import MOST_TABLES, READERS, SNIFFED, identifier
+from nl2sql.databases.data_readers import HEAD, MOST_TABLES, READERS, SNIFFED, identifier
 from nl2sql.databases.sqlite.disk import resolved, stored_bytes
 from nl2sql.databases.sqlite.files import shown_path
-from nl2sql.databases.sqlite.framed_child import PATIENCE, Children
+from nl2sql.databases.sqlite.process import PATIENCE, Children
 from nl2sql.databases.sqlite.vetting import BYTES_PER_S
 from nl2sql.errors import UsageError, one_line
 from nl2sql.machine import cache_dir
@@ -111,7 +111,8 @@ def _convert(path: Path, files: Sequence[Path], target: Path, stored: int) -> No
     seconds = STALLED_S + stored / BYTES_PER_S
     request = {"files": list(map(str, files)), "follow": not path.is_dir(), "target": str(target)}
     request |= {"stored": stored, "seconds": seconds}
-    size = 3 * sum(file.stat().st_size for file in files)  # each is looked through, judged and written
+    sizes = [file.stat().st_size for file in files]
+    size = sum(2 * size + min(size, HEAD) for size in sizes)  # each is looked through and read, its head once more
     try:
         with (
             _readers.lent() as reader,

@@ -2,9 +2,10 @@
 
     people.csv with the columns "First Name", "Age"   ->   people(first_name TEXT, age INTEGER)
 
-A file is read twice, some thousand rows at a time: what the values of a column are like, then the values. So memory
-does not grow with a file, and its bytes tell how far the reading is. Bounds hold for every kind alike (``DataFile``):
-columns, the length of a name, and cells for each byte on the disk, which a file that unfolds into gigabytes exceeds.
+A file's rows are laid as they are in temporary tables, some thousand at a time, and each column keeps what all of its
+values look like. That gives its type, and SQL makes the values of it. So memory does not grow with a file, and its
+bytes tell how far the reading is. Bounds hold for every kind alike (``DataFile``): columns, the length of a name, and
+cells for each byte on the disk, which a file that unfolds into gigabytes exceeds.
 
 Names become lower-case words joined by underscores; only an empty cell is NULL, and 02134 is a text. A key is declared
 where the values allow it: a table's ``id`` (or ``<table>_id``) that is unique, and a column of that name elsewhere
@@ -25,27 +26,23 @@ import os
 import re
 import signal
 import sqlite3
-import tempfile
 import time
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import date, datetime
 from datetime import time as time_of_day
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from nl2sql.databases.schema import quote_always
 from nl2sql.databases.sqlite.disk import resolved, stored_bytes
 from nl2sql.databases.sqlite.files import shown_path
-from nl2sql.databases.sqlite.framed_child import PATIENCE, reply, requests
+from nl2sql.databases.sqlite.process import PATIENCE, reply, requests
 from nl2sql.errors import UsageError, one_line, typed
 from nl2sql.machine import JSON_READER, install_command, missing_part
 from nl2sql.safe_files import open_regular
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 MOST_TABLES = 1_000  # of a file or a folder
 MOST_COLUMNS = 2_000  # of a table, as SQLite has it
@@ -59,64 +56,30 @@ WRITTEN, WRITTEN_PER_BYTE = 2**26, 64  # bytes of the SQLite file, likewise
 TOLD_S = 0.2  # between two words of how far it is
 SNIFFED = 1 << 16  # bytes of a CSV file that say how it is written
 HEAD = 1 << 22  # characters in which its header must end
-
 LARGEST = 2**63 - 1  # whole number of SQLite
-CODES = r"[-+]?0\d(?!:)|\+\d{6,}"  # no numbers: a postcode, a telephone
-EXCEL_CODES = rf"{CODES}|\d+[eE]\d|-?\d{{19,}}"  # what a cell of numbers cannot hold, so it is a text there
-WHOLE, LONG = r" *[-+]?\d+ *", r" *[-+]?\d{19,} *"
-LINES = re.MULTILINE | re.ASCII
-REAL = r"(?i: *[-+]?(?:(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?|inf(?:inity)?) *)"
-GROUPED = {  # by the mark between values: numbers with commas, and whole ones with points
-    ",": (r"[-+]?(?:\d+|\d{1,3}(?:,\d{3})+)(?:\.\d+)?", ""),
-    ";": (r"[-+]?(?:\d+|\d{1,3}(?:\.\d{3})+)(?:,\d+)?", r"[-+]?\d{1,3}(?:\.\d{3})*"),
-}
-UNCLEAR = r"[-+]?\d{1,3},\d{3}"  # in a file with semicolons
-FLAGS = {"True": 1, "TRUE": 1, "true": 1, "False": 0, "FALSE": 0, "false": 0}
-SEPARATOR = re.compile(r"sep=(?P<mark>.)\r?\n")  # the first line that Excel writes and reads
-MIDNIGHT = " 00:00:00"
-WIDE = (b"\xff\xfe", b"\xfe\xff")  # how a text of UTF-16 begins
-END = "\x1aend of the file"  # a line behind the last; it stands in a value where a quote was never closed
-# Windows-1252 as people of the West write it: a letter alone, or two beside a letter of ASCII. All other high bytes are
-# odd, but for signs of typography alone.
-WESTERN = re.compile(
-    rb"(?<![\x80-\xff])[\xc0-\xff](?![\x80-\xff])|(?:(?<=[A-Za-z])[\xc0-\xff]{2}|[\xc0-\xff]{2}(?=[A-Za-z]))(?![\x80-\xff])"
-)
-SIGNS = re.compile(rb"(?<![\x80-\xff])[\x80\x85\x91-\x97\x99\xa0\xa3\xa7\xa9\xab\xae\xb0\xb4\xb7\xbb](?![\x80-\xff])")
-# What else a file may be written in, with two bytes that are usual in it; the narrower first.
-LEGACY = {
-    "cp949": rb"[\xb0-\xc8][\xa1-\xfe]",
-    "gb18030": rb"[\xb0-\xd7][\xa1-\xfe]",
-    "big5": rb"[\xa4-\xc6][\x40-\x7e\xa1-\xfe]",
-    "cp932": rb"[\x81-\x83\x88-\x97][\x40-\xfc]",
-    "euc-jp": rb"[\xa4\xa5\xb0-\xcf][\xa1-\xfe]",
-    "cp1251": rb"[\xc0-\xff]{2}",
-}
 
 Row = Sequence[Any]
+Table = dict[str, str]  # the columns of a temporary view: name -> type
 
 
-class Table(NamedTuple):
-    """A table as it is written: names and types of its columns, and its rows."""
+class Sheet(NamedTuple):
+    """A table as a reader finds it. header: the names, all there when the rows are. column: a new judge of the one at
+    a place."""
 
-    names: list[str]
-    types: list[str]
-    rows: Iterable[Row]
+    title: str
+    header: Collection[Any]
+    rows: Iterator[Row]
+    column: Callable[[int], Texts | Values]
 
 
-class Names:
-    """Names of which each is given once: the second "a" becomes "a_2"."""
-
-    def __init__(self) -> None:
-        self._taken: set[str] = set()
-        self._last: dict[str, int] = {}
-
-    def free(self, name: str) -> str:
-        made = name
-        while made in self._taken:
-            self._last[name] = self._last.get(name, 1) + 1
-            made = f"{name}_{self._last[name]}"
-        self._taken.add(made)
-        return made
+def free(name: str, taken: dict[str, int]) -> str:
+    """The name, with a number where it is taken; it is from now on."""
+    made = name
+    while made in taken:
+        taken[name] += 1
+        made = f"{name}_{taken[name]}"
+    taken[made] = 1
+    return made
 
 
 def identifier(name: str) -> str:
@@ -130,31 +93,28 @@ class DataFile:
     of bytes as they are read."""
 
     def __init__(self, path: Path, follow: bool, watch: Callable[[int], None]) -> None:
-        self.path, self._real, self._watch = path, resolved(path) if follow else path, watch
+        self.path, self._real, self.watch = path, resolved(path) if follow else path, watch
         self.stored = stored_bytes(path)
         self._most, self._cells, self._bytes = CELLS + CELLS_PER_BYTE * self.stored, 0, 0
 
     def open(self) -> io.BufferedReader:
         """The file from its beginning. Raises NotOpened, OSError."""
-        return io.BufferedReader(_Watched(open_regular(self._real, buffering=0), self._watch), 2**18)
-
-    def tick(self) -> None:
-        """Say that the reading goes on."""
-        self._watch(0)
+        return io.BufferedReader(_Watched(self._real, self.watch), 2**18)
 
     def named(self, names: Iterable[Any], width: int = 0) -> list[str]:
         """The columns' names as identifiers, each once. Raises ValueError for too many and one that is too long."""
-        found = list(itertools.islice((str(name) for name in names), MOST_COLUMNS + 1))
+        found = [str(name or "") for name in itertools.islice(names, MOST_COLUMNS + 1)]
         if max(len(found), width) > MOST_COLUMNS:
             raise ValueError(f"it has more than {MOST_COLUMNS:,} columns; give the file with those that you ask about")
         if (longest := max(map(len, found), default=0)) > LONGEST_NAME:
             raise ValueError(f"the name of a column has {longest:,} characters; expected at most {LONGEST_NAME:,}")
         found += [""] * (width - len(found))
-        given = Names()
-        return [given.free(identifier(name or f"Unnamed: {place}")) for place, name in enumerate(found)]
+        taken: dict[str, int] = {}
+        return [free(identifier(name or f"Unnamed: {place}"), taken) for place, name in enumerate(found)]
 
     def count(self, cells: int, size: int = 0) -> None:
         """Cells that were found, and their bytes. Raises ValueError where they are too many for a file of this size."""
+        self.watch(0)
         self._cells += cells
         self._bytes += size
         if self._cells > self._most or self._bytes > WRITTEN + WRITTEN_PER_BYTE * self.stored:
@@ -162,151 +122,128 @@ class DataFile:
             raise ValueError(f"it unfolds into too many rows and columns: {most}; give a part of it")
 
 
-class _Watched(io.RawIOBase):
+class _Watched(io.FileIO):
     """A file that says how much of it was read."""
 
-    def __init__(self, file: Any, watch: Callable[[int], None]) -> None:
-        self._file, self._watch = file, watch
+    def __init__(self, path: Path, watch: Callable[[int], None]) -> None:
+        with open_regular(path, buffering=0) as opened:
+            super().__init__(os.dup(opened.fileno()))
+        self._watch = watch
 
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
+    read = io.RawIOBase.read  # type: ignore[assignment]  # these go by way of readinto
+    readall = io.RawIOBase.readall
 
     def readinto(self, buffer: Any) -> int:
-        size: int = self._file.readinto(buffer)
+        size: int = super().readinto(buffer)
         self._watch(size)
         return size
 
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        place: int = self._file.seek(offset, whence)
-        return place
 
-    def tell(self) -> int:
-        place: int = self._file.tell()
-        return place
+# ---------------------------------------------------------------------------------------- what columns hold
 
-    def close(self) -> None:
-        self._file.close()
-        super().close()
+CODES = r"[-+]?0\d(?!:)|\+\d{6,}| *[-+]?\d{20,} *$"  # no numbers: a postcode, a telephone, what loses its last digits
+EXCEL_CODES = rf"{CODES}|\d+[eE]\d|-?\d{{19,}}"  # what a cell of numbers cannot hold, so it is a text there
+LONG = re.compile(r"^ *[-+]?(\d{19}) *$", re.MULTILINE | re.ASCII)
+MIDNIGHT = r"\d{4}-\d\d-\d\d 00:00:00(?:\.0+)?"
+CLOCK = {"midnight": MIDNIGHT, "second": r".{19}(?:\.0+)?", "part of a second": r".{19}(?:\.\d+)?"}
+NUMBERS = {
+    "whole": r" *[-+]?\d+ *",
+    "real": r"(?i: *[-+]?(?:(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?|inf(?:inity)?) *)",
+    "flag": "True|TRUE|true|False|FALSE|false",
+    "no comma": r"[^,\n]*",
+    "no point": r"[^.\n]*",
+}
+GROUPED = {"groups": r"(?=.{1,23}$)[-+]?(?:\d{1,18}|\d{1,3}(?:,\d{3})+)(?:\.\d+)?"}  # 1,234.5
+DECIMAL_COMMA = {  # of a file with semicolons
+    "decimals": r"(?=.{1,23}$)[-+]?(?:\d+|\d{1,3}(?:\.\d{3})+)(?:,\d+)?",
+    "thousands": r"(?=.{1,23}$)[-+]?\d{1,3}(?:\.\d{3})*",
+    "unclear": r"[^,\n]*|[-+]?\d{1,3},\d{3}",
+}
+DECIMALS = "as_float(replace(replace({}, '.', ''), ',', '.'))"
+Form = tuple[set[str], set[str], str, str]
+# What all values are like, what they are not all like -> the type, and the SQL of a value; the first holds.
+FORMS: tuple[Form, ...] = (
+    ({"midnight"}, set(), "TEXT", "substr({}, 1, 10)"),
+    ({"second"}, set(), "TEXT", "substr({}, 1, 19)"),
+    ({"part of a second"}, set(), "TEXT", "substr({} || '.000000', 1, 26)"),
+    ({"plain", "decimals"}, {"no comma", "unclear"}, "REAL", DECIMALS),
+    ({"plain", "groups", "no point"}, {"no comma"}, "INTEGER", "CAST(replace({}, ',', '') AS INTEGER)"),
+    ({"plain", "groups"}, {"no comma"}, "REAL", "as_float(replace({}, ',', ''))"),
+    ({"plain", "thousands", "proved"}, {"no point"}, "INTEGER", "CAST(replace({}, '.', '') AS INTEGER)"),
+    ({"plain", "whole"}, set(), "INTEGER", "CAST({} AS INTEGER)"),
+    ({"plain", "real"}, set(), "REAL", "as_float({})"),
+    ({"plain", "flag"}, set(), "INTEGER", "lower({}) = 'true'"),
+    (set(), set(), "TEXT", "{}"),
+)
+TEXTS = "iif(typeof({0}) = 'blob', {0}, CAST({0} AS TEXT))"
 
 
-# ------------------------------------------------------------------------------------------------- columns of texts
+class Texts:
+    """What all texts of a column have been like so far: which of some patterns match each of them."""
 
-
-class _Column:
-    """What the texts of a column have been like so far. codes: what no number looks like. mark: between values."""
-
-    def __init__(self, codes: str, mark: str = "") -> None:
-        self._codes = re.compile(rf"^(?:{codes})", LINES)
-        self._grouped, self._thousands = GROUPED.get(mark, GROUPED[","] if mark else ("", ""))
-        self.empty, self.code, self.commas, self.points = True, False, False, False
-        self.whole = self.real = self.flag = self.unclear = True
-        self.grouped, self.thousands, self.midnight = bool(self._grouped), bool(self._thousands), True
+    def __init__(self, patterns: Mapping[str, str]) -> None:
+        self.empty = True
+        self._alike = {
+            name: re.compile(rf"^(?:{pattern})$", re.MULTILINE | re.ASCII) for name, pattern in patterns.items()
+        }
 
     def see(self, column: Iterable[str | None]) -> None:
         values = {text for text in column if text}
-        if not values or self.text:
+        if not values or not self._alike:
             return
-        joined = "\n".join(values)
-
-        def all_are(pattern: str, among: int = len(values)) -> bool:
-            return len(re.findall(rf"^{pattern}$", joined, LINES)) == among
-
         self.empty = False
-        self.code = self.code or bool(self._codes.search(joined)) or joined.count("\n") >= len(values)
-        self.whole = self.whole and all_are(WHOLE)
-        self.real = self.real and all_are(REAL)
-        long = re.findall(rf"^{LONG}$", joined, LINES) if self.real else ()
-        if any(len(text) > 25 or abs(int(text)) > LARGEST for text in long):
-            self.code = True  # as a number it would lose its last digits
-        self.flag = self.flag and values <= FLAGS.keys()
-        self.midnight = self.midnight and all_are(rf"\d{{4}}-\d\d-\d\d{MIDNIGHT}")
-        self.grouped = self.grouped and max(map(len, values)) < 24 and all_are(self._grouped)
-        self.thousands = self.thousands and max(map(len, values)) < 24 and all_are(self._thousands)
-        self.commas, self.points = self.commas or "," in joined, self.points or "." in joined
-        self.unclear = self.unclear and all_are(UNCLEAR, sum("," in text for text in values))
+        joined = "\n".join(values)
+        lines = len(values) if joined.count("\n") < len(values) else -1  # a value of several lines is like nothing
+        self._alike = {name: like for name, like in self._alike.items() if len(like.findall(joined)) == lines}
+        if max(LONG.findall(joined), default="") > str(LARGEST):
+            self._alike.pop("plain", None)
+        if not any(like and like <= self._alike.keys() | {"proved"} for like, *_ in FORMS):
+            self._alike = {}
 
     @property
-    def text(self) -> bool:
-        """Whether nothing but a text is left."""
-        return self.code or not (self.real or self.flag or self.grouped or self.thousands or self.midnight)
+    def decimal_comma(self) -> bool:
+        """Whether the values are numbers with commas, and it is plain that commas are decimal."""
+        return not self.empty and self.made(False)[1] == DECIMALS
 
-    def kind(self, mark: str, proved: bool) -> tuple[str, Callable[[str], Any] | None]:
-        """The column's type, and what makes its value of a text; None: nothing. proved: commas are decimal here."""
-        if self.code or self.empty:
-            return ("TEXT" if self.code else "INTEGER"), None
-        if self.comma_number(mark):
-            if mark == ";":
-                return "REAL", lambda text: float(text.replace(".", "").replace(",", "."))
-            kind: Callable[[str], Any] = float if self.points else int
-            return ("REAL" if self.points else "INTEGER"), lambda text: kind(text.replace(",", ""))
-        if proved and self.thousands and self.points:
-            return "INTEGER", lambda text: int(text.replace(".", ""))
-        if self.real:
-            return ("INTEGER", int) if self.whole else ("REAL", float)
-        return ("INTEGER", FLAGS.__getitem__) if self.flag else ("TEXT", None)
-
-    def comma_number(self, mark: str) -> bool:
-        """Whether the values are numbers with commas, and it is plain what a comma means."""
-        return not self.code and self.commas and self.grouped and not (mark == ";" and self.unclear)
+    def made(self, proved: bool) -> tuple[str, str]:
+        """The column's type, and the SQL of a value. proved: commas are decimal in this table."""
+        if self.empty:
+            return ("INTEGER" if "whole" in self._alike else "TEXT"), "{}"
+        alike = self._alike.keys() | ({"proved"} if proved else set())
+        return next((kind, value) for like, unlike, kind, value in FORMS if like <= alike and not unlike & alike)
 
 
-def _of_texts(
-    file: DataFile,
-    header: Sequence[str],
-    rows: Callable[[], Iterator[Sequence[str | None]]],
-    codes: str,
-    mark: str = "",
-) -> Table:
-    """The table whose rows are texts. rows: gives them from the beginning, each no longer than the header."""
-    names = file.named(header)
-    columns = [_Column(codes, mark) for _ in names]
-    for batch in _batches(rows(), len(names)):
-        file.count(len(batch) * len(names))
-        for column, values in zip(columns, itertools.zip_longest(*batch), strict=False):
-            column.see(values)
-    proved = mark == ";" and any(column.comma_number(mark) for column in columns)
-    made = [column.kind(mark, proved) for column in columns]
-    if codes == EXCEL_CODES:  # only there a day is written with its midnight
-        days = [not column.empty and column.midnight for column in columns]
-        made = [
-            ("TEXT", lambda text: text[:10]) if day else (of, make) for day, (of, make) in zip(days, made, strict=True)
-        ]
-    makes = [make for _, make in made]
+class Values:
+    """Which types the values of a column have had so far. declared: the column's type as long as there are none."""
 
-    def by_rows() -> Iterator[Row]:
-        for batch in _batches(rows(), len(names)):
-            by_column: list[Sequence[str | None]] = list(itertools.zip_longest(*batch))
-            by_column += [(None,) * len(batch)] * (len(names) - len(by_column))
-            yield from zip(*map(_made, makes, by_column), strict=True)
+    decimal_comma = False
 
-    return Table(names, [of for of, _ in made], by_rows())
+    def __init__(self, declared: str = "TEXT") -> None:
+        self._declared = declared
+        self._kinds: set[type] = set()
+
+    def see(self, column: Iterable[Any]) -> None:
+        self._kinds |= set(map(type, column))
+
+    def made(self, proved: bool) -> tuple[str, str]:
+        kinds = self._kinds - {type(None)}
+        if kinds in ({int}, {bool}):
+            return "INTEGER", "{}"
+        if kinds <= {int, float}:
+            return "REAL" if kinds else self._declared, "{}"
+        return "TEXT", TEXTS
 
 
-def _made(make: Callable[[str], Any] | None, column: Sequence[str | None]) -> list[Any]:
-    if make is None:
-        return [text or None for text in column]
-    return [make(text) if text else None for text in column]
+# ------------------------------------------------------------------------------------------------------ CSV
 
 
-def _batches(rows: Iterator[Row], width: int) -> Iterator[list[Row]]:
-    size = max(1, min(BATCH_ROWS, BATCH_CELLS // max(width, 1)))
-    while batch := list(itertools.islice(rows, size)):
-        yield batch
-
-
-# -------------------------------------------------------------------------------------------------------------- CSV
-
-
-def _csv(file: DataFile) -> dict[str, Table]:
+def _csv(file: DataFile) -> Iterator[Sheet]:
     encoding = _encoding(file)
     with _decoded(file, encoding) as text:
         head = text.read(HEAD)
-    said = SEPARATOR.match(head)
+    said = re.match(r"sep=(.)\r?\n", head)  # the first line that Excel writes and reads
     head = head[said.end() :] if said else head
-    mark = said["mark"] if said else _delimiter(head)
+    mark = said[1] if said else _delimiter(head)
     options: dict[str, Any] = {"delimiter": mark, "skipinitialspace": True}
     csv.field_size_limit(LONGEST_CELL)
     first = filter(None, csv.reader(io.StringIO(head, newline=""), **options))
@@ -314,25 +251,27 @@ def _csv(file: DataFile) -> dict[str, Table]:
     file.named(header)
     if len(head) == HEAD and next(first, None) is None:
         raise ValueError(f"its header does not end within {HEAD:,} characters")
+    end = "\x1aend of the file"  # a line behind the last; it stands in a value where a quote was never closed
 
-    def rows() -> Iterator[list[str]]:
+    def rows() -> Iterator[Row]:
         with _decoded(file, encoding) as text:
             if said:
                 text.readline()
-            reader = csv.reader(itertools.chain(text, [END]), **options)
+            reader = csv.reader(itertools.chain(text, [end]), **options)
             for place, row in enumerate(filter(None, reader)):
-                if row == [END]:
+                if row == [end]:
                     return
-                if row[-1].endswith(END):
+                if row[-1].endswith(end):
                     raise ValueError("a quote that opens a value is never closed")
                 if place == 0 or (row == [""] and len(header) > 1):
                     continue
                 if len(row) > len(header):
                     more = f"line {reader.line_num} has {len(row)}, its header {len(header)}"
                     raise ValueError(f"its rows have more values than its header has names: {more}")
-                yield row
+                yield [text or None for text in row]
 
-    return {"": _of_texts(file, header, rows, CODES, mark)}
+    patterns = {"plain": f"(?!{CODES}).*"} | NUMBERS | (DECIMAL_COMMA if mark == ";" else GROUPED)
+    yield Sheet("", header, rows(), lambda place: Texts(patterns))
 
 
 def _delimiter(text: str) -> str:
@@ -350,32 +289,46 @@ def _delimiter(text: str) -> str:
     return delimiter
 
 
-def _decoded(file: DataFile, encoding: str) -> io.TextIOWrapper:
-    return io.TextIOWrapper(file.open(), encoding, newline="")
+def _decoded(file: DataFile, encoding: str, newline: str = "") -> io.TextIOWrapper:
+    return io.TextIOWrapper(file.open(), encoding, newline=newline)
+
+
+# Windows-1252 as people of the West write it: a letter alone, or two beside a letter of ASCII. All other high bytes are
+# odd, but for signs of typography alone.
+WESTERN = re.compile(
+    rb"(?<![\x80-\xff])[\xc0-\xff](?![\x80-\xff])|(?:(?<=[A-Za-z])[\xc0-\xff]{2}|[\xc0-\xff]{2}(?=[A-Za-z]))(?![\x80-\xff])"
+)
+SIGNS = re.compile(rb"(?<![\x80-\xff])[\x80\x85\x91-\x97\x99\xa0\xa3\xa7\xa9\xab\xae\xb0\xb4\xb7\xbb](?![\x80-\xff])")
+# What else a file may be written in, with two bytes that are usual in it; the narrower first.
+LEGACY = {
+    "cp949": rb"[\xb0-\xc8][\xa1-\xfe]",
+    "gb18030": rb"[\xb0-\xd7][\xa1-\xfe]",
+    "big5": rb"[\xa4-\xc6][\x40-\x7e\xa1-\xfe]",
+    "cp932": rb"[\x81-\x83\x88-\x97][\x40-\xfc]",
+    "euc-jp": rb"[\xa4\xa5\xb0-\xcf][\xa1-\xfe]",
+    "cp1251": rb"[\xc0-\xff]{2}",
+}
 
 
 def _encoding(file: DataFile) -> str:
     """UTF-16 where the bytes begin so, else UTF-8, else Windows-1252. Raises ValueError for what is none of them."""
+    high, nul, utf8 = b"", False, False
     with file.open() as opened:
-        if opened.peek(2).startswith(WIDE):
+        if opened.peek(2).startswith((b"\xff\xfe", b"\xfe\xff")):
             return "utf-16"
-        decoder, utf8, high = codecs.getincrementaldecoder("utf-8")(), True, bytearray()
-        while piece := opened.read(2**20):
-            if b"\0" in piece:
-                raise ValueError("it holds NUL bytes, so it is no text in UTF-8 or Windows-1252; save it as UTF-8")
-            try:
-                decoder.decode(piece)
-            except UnicodeDecodeError:
-                utf8 = False
-            if not utf8 or not piece.isascii():
-                high += piece if len(high) < SNIFFED else b""
-        try:
-            decoder.decode(b"", final=True)
-        except UnicodeDecodeError:
-            utf8 = False
+        pieces = iter(lambda: opened.read(2**20), b"")
+        with contextlib.suppress(UnicodeDecodeError):
+            nul = any("\0" in text for text in codecs.iterdecode(pieces, "utf-8"))
+            utf8 = True
+        opened.seek(0)
+        for piece in () if utf8 else iter(lambda: opened.read(2**20), b""):
+            nul = nul or b"\0" in piece
+            high += piece if len(high) < SNIFFED and not piece.isascii() else b""
+    if nul:
+        raise ValueError("it holds NUL bytes, so it is no text in UTF-8 or Windows-1252; save it as UTF-8")
     if utf8:
         return "utf-8-sig"
-    odd = WESTERN.sub(b"", SIGNS.sub(b"", bytes(high)))
+    odd = WESTERN.sub(b"", SIGNS.sub(b"", high))
     western = sum(map(len, WESTERN.findall(high)))
     if sum(byte > 127 for byte in odd) > western or not _reads("cp1252", high):
         usual = {name: len(re.findall(pair, high)) for name, pair in LEGACY.items() if _reads(name, high)}
@@ -386,66 +339,50 @@ def _encoding(file: DataFile) -> str:
     return "cp1252"
 
 
-def _reads(encoding: str, sample: bytes | bytearray) -> bool:
+def _reads(encoding: str, sample: bytes) -> bool:
     try:
-        codecs.getincrementaldecoder(encoding)().decode(bytes(sample))  # the last character may be cut
+        codecs.getincrementaldecoder(encoding)().decode(sample)  # the last character may be cut
     except UnicodeDecodeError:
         return False
     return True
 
 
-# ------------------------------------------------------------------------------------------------------------- JSON
+# ----------------------------------------------------------------------------------------------------- JSON
 
 
-def _json(file: DataFile) -> dict[str, Table]:
-    records = _records(file)
-    names: dict[str, tuple[set[type], list[bool]]] = {}
-    for record in records():
-        if not isinstance(record, dict):
-            raise ValueError("expected objects, {...}, one for each row")
-        file.count(max(len(names), 1))
-        for name, value in record.items():
-            kinds, beyond = names.setdefault(name, (set(), []))
-            if value is not None:
-                kinds.add(type(value))
-                if type(value) is int and abs(value) > LARGEST and not beyond:
-                    beyond.append(True)
-        if len(names) > MOST_COLUMNS:
-            break
-    made = file.named(names)
-    types = ["TEXT" if beyond else _json_type(kinds) for kinds, beyond in names.values()]
-    return {"": Table(made, types, ([_held(record.get(name)) for name in names] for record in records()))}
+def _json(file: DataFile) -> Iterator[Sheet]:
+    header: dict[str, int] = {}
+
+    def rows() -> Iterator[Row]:
+        for record in _records(file):
+            if not isinstance(record, dict):
+                raise ValueError("expected objects, {...}, one for each row")
+            header.update(dict.fromkeys(record, 0))
+            if len(header) > MOST_COLUMNS:
+                file.named(header)
+            yield [_held(record.get(name)) for name in header]
+
+    yield Sheet("", header, rows(), lambda place: Values())
 
 
-def _json_type(kinds: set[type]) -> str:
-    if kinds in ({int}, {bool}):
-        return "INTEGER"
-    return "REAL" if kinds and kinds <= {int, float} else "TEXT"
-
-
-def _records(file: DataFile) -> Callable[[], Iterator[Any]]:
-    """What gives the objects of a file from the first, as often as it is called."""
-    encoding = _encoding(file)
-    if file.path.suffix.lower() != ".json":
-
-        def lines() -> Iterator[Any]:
-            with io.TextIOWrapper(file.open(), encoding, newline="\n") as text:
-                while line := text.readline(LONGEST_CELL + 1):
-                    if len(line) > LONGEST_CELL:
-                        raise ValueError(f"a line has more than {LONGEST_CELL:,} characters")
-                    if line.strip():
-                        yield _parsed(line, 0)[0]
-
-        return lines
-    with _decoded(file, encoding) as opened:
+def _records(file: DataFile) -> Iterator[Any]:
+    with _decoded(file, _encoding(file), "\n") as opened:
+        if file.path.suffix.lower() != ".json":
+            while line := opened.readline(LONGEST_CELL + 1):
+                if len(line) > LONGEST_CELL:
+                    raise ValueError(f"a line has more than {LONGEST_CELL:,} characters")
+                if line.strip():
+                    yield _parsed(line, 0)[0]
+            return
         text = opened.read()
-    begin = re.compile(r"\s*").match(text).end()  # type: ignore[union-attr]
-    if text[begin : begin + 1] == "[":
-        return lambda: _listed(text, begin + 1)
+    begin = len(text) - len(text.lstrip())
+    if text.startswith("[", begin):
+        yield from _listed(text, begin + 1)
+        return
     made, end = _parsed(text, begin)
     if text[end:].strip():
         raise ValueError("more follows behind its first value; name it .jsonl where each line is an object")
-    return _turned(file, made)
+    yield from _turned(file, made)
 
 
 _SPACE = re.compile(r"[ \t\n\r]*")
@@ -455,19 +392,17 @@ _COMMA = re.compile(r"[ \t\n\r]*([,\]]|$)[ \t\n\r]*")
 def _listed(text: str, at: int) -> Iterator[Any]:
     """The values of a JSON list, one after another, from behind its bracket."""
     at = _SPACE.match(text, at).end()  # type: ignore[union-attr]
-    if text[at : at + 1] == "]":
-        return
-    while True:
+    mark = "]" if text.startswith("]", at) else ","
+    at += mark == "]"
+    while mark == ",":
         value, at = _parsed(text, at)
         yield value
         found = _COMMA.match(text, at)
         if found is None or not found[1]:
             raise ValueError(f"expected , or ] at character {at + 1}")
-        at = found.end()
-        if found[1] == "]":
-            if at < len(text):
-                raise ValueError("more follows behind its list")
-            return
+        mark, at = found[1], found.end()
+    if text[at:].strip():
+        raise ValueError("more follows behind its list")
 
 
 def _parsed(text: str, at: int) -> tuple[Any, int]:
@@ -478,34 +413,31 @@ def _parsed(text: str, at: int) -> tuple[Any, int]:
     return found
 
 
-def _turned(file: DataFile, made: Any) -> Callable[[], Iterator[dict[str, Any]]]:
-    """What gives the rows of columns by their names, {"age": {"Ada": 36}} or {"age": [36]}.
+def _turned(file: DataFile, made: Any) -> Iterator[dict[str, Any]]:
+    """The rows of columns by their names, {"age": {"Ada": 36}} or {"age": [36]}.
 
     Labels that do not count the rows are the first column."""
     columns = list(made.values()) if isinstance(made, dict) else []
     file.named(made if columns else ())
     if columns and all(isinstance(column, list) for column in columns) and len({*map(len, columns)}) == 1:
-        return lambda: (dict(zip(made, row, strict=True)) for row in zip(*columns, strict=True))
+        yield from (dict(zip(made, row, strict=True)) for row in zip(*columns, strict=True))
+        return
     if not columns or not all(isinstance(column, dict) for column in columns):
         raise ValueError("expected a list of objects, [{...}, ...], one for each row")
     labels = dict.fromkeys(label for column in columns for label in column)
     counted = all(label == str(place) for place, label in enumerate(labels))
     numbered = all(re.fullmatch(r"-?\d{1,18}", label) for label in labels)
-    file.count(len(labels) * len(columns))
     name = "index" if "index" not in made else "level_0"
-
-    def rows() -> Iterator[dict[str, Any]]:
-        for label in labels:
-            first = {} if counted else {name: int(label) if numbered else label}
-            yield first | {column: values.get(label) for column, values in made.items()}
-
-    return rows
+    for label in labels:
+        first = {} if counted else {name: int(label) if numbered else label}
+        yield first | {column: values.get(label) for column, values in made.items()}
 
 
-# ------------------------------------------------------------------------------------------------------------ Excel
+# ---------------------------------------------------------------------------------------------------- Excel
 
 
-def _excel(file: DataFile) -> dict[str, Table]:
+def _excel(file: DataFile) -> Iterator[Sheet]:
+    """A sheet each; its first row that is not empty is the header."""
     try:
         import openpyxl
     except ImportError:
@@ -517,35 +449,22 @@ def _excel(file: DataFile) -> dict[str, Table]:
     book = openpyxl.load_workbook(file.open(), read_only=True, data_only=True, keep_links=False)
     if len(book.worksheets) > MOST_TABLES:
         raise ValueError(f"it has {len(book.worksheets):,} sheets; at most {MOST_TABLES:,} are read")
-    return {sheet.title: table for sheet in book.worksheets if (table := _sheet(file, sheet))}
+    patterns = {"midnight": MIDNIGHT, "plain": f"(?!{EXCEL_CODES}).*"} | NUMBERS
+    for sheet in book.worksheets:
+        sheet.reset_dimensions()  # what a file says of its size need not be so
+        rows = _cells(file, sheet)
+        yield Sheet(sheet.title, next(rows, ()), rows, lambda place: Texts(patterns))
 
 
-def _sheet(file: DataFile, sheet: Any) -> Table | None:
-    """A sheet's table; its first row that is not empty is the header. None for an empty one."""
-
-    unnamed = tempfile.TemporaryFile()  # noqa: SIM115 - for the rows, which are parsed but once; ends with the table
-    spool = io.TextIOWrapper(unnamed, "utf-8", "surrogatepass", newline="")
-    writer, width = csv.writer(spool), 0
-    sheet.reset_dimensions()  # what a file says of its size need not be so
+def _cells(file: DataFile, sheet: Any) -> Iterator[Row]:
+    """The rows that are not empty, each up to its last cell that is not."""
     for cells in sheet.iter_rows(values_only=True):
+        file.watch(0)
         row = list(map(_cell, cells))
         while row and row[-1] is None:
             row.pop()
         if row:
-            width = max(width, len(row))
-            file.named((), width)
-            writer.writerow(row)
-            file.tick()
-
-    def rows() -> Iterator[list[str]]:
-        spool.seek(0)
-        yield from csv.reader(spool)
-
-    header = next(rows(), None)
-    if header is None:
-        return None
-    padded = [*header, *[""] * (width - len(header))]
-    return _of_texts(file, padded, lambda: itertools.islice(rows(), 1, None), EXCEL_CODES)
+            yield row
 
 
 _ERRORS = frozenset(("#NULL!", "#DIV/0!", "#VALUE!", "#REF!", "#NAME?", "#NUM!", "#N/A"))
@@ -560,108 +479,67 @@ def _cell(value: Any) -> str | None:
     return str(value) if isinstance(value, (bool, float)) else str(_held(value))
 
 
-# ---------------------------------------------------------------------------------------------------------- Parquet
+# -------------------------------------------------------------------------------------------------- Parquet
 
 
-def _parquet(file: DataFile) -> dict[str, Table]:
+def _parquet(file: DataFile) -> Iterator[Sheet]:
     if missing := missing_part("pandas", "pyarrow"):
         raise ImportError(f"Parquet files are read with pandas and pyarrow, and {missing}")
     import pyarrow
-    import pyarrow.parquet
+    from pyarrow import parquet, types
 
     importlib.import_module("pandas.core.arrays.arrow.extension_types")  # periods; it takes away types that are pickled
     pyarrow.set_cpu_count(1)
-    with pyarrow.parquet.ParquetFile(file.open()) as opened:
-        about = opened.metadata
-        file.named(opened.schema_arrow.names)
-        file.count(about.num_rows * max(about.num_columns, 1))
+    with parquet.ParquetFile(file.open()) as opened:
+        schema = opened.schema_arrow
+        file.named(schema.names)
+        places = _labelled(schema)
+        size = max(1, min(BATCH_ROWS, BATCH_CELLS // max(len(schema.names), 1)))
 
-    types = _nullable()
-
-    def framed(table: pyarrow.Table) -> pd.DataFrame:
-        return _with_labels(table.to_pandas(types_mapper=types.get, use_threads=False))
-
-    def frames(count: Callable[[int, int], None] = lambda *_: None) -> Iterator[pd.DataFrame]:
-        with pyarrow.parquet.ParquetFile(file.open()) as opened:
-            size = max(1, min(BATCH_ROWS, BATCH_CELLS // max(opened.metadata.num_columns, 1)))
-            yield framed(opened.schema_arrow.empty_table())
+        def rows() -> Iterator[Row]:
             for batch in opened.iter_batches(size, use_threads=False):
-                table = pyarrow.Table.from_batches([batch])
-                for place, column in enumerate(table.schema.types):
-                    if pyarrow.types.is_dictionary(column):
-                        whole = table.column(place).cast(column.value_type)
-                        table = table.set_column(place, table.schema.names[place], whole)
-                count(0, table.nbytes)
-                yield framed(table)
+                columns = [_unfolded(batch.column(place)) for _, place in places]
+                file.count(0, sum(column.nbytes for column in columns))
+                yield from zip(*([_held(value) for value in column.to_pylist()] for column in columns), strict=True)
 
-    names: list[str] = []
-    kinds: list[set[str]] = []
-    for frame in frames(file.count):
-        names = names or file.named(frame.columns)
-        kinds = kinds or [set() for _ in names]
-        for place, seen in enumerate(kinds):
-            seen.add(_kind(frame.iloc[:, place]))
-    forms = [next((form for form in FORMS if form in seen), "") for seen in kinds]
+        def column(place: int) -> Texts | Values:
+            kind = schema.types[places[place][1]]
+            if types.is_timestamp(kind):
+                return Texts(CLOCK)
+            whole = types.is_integer(kind) or types.is_boolean(kind)
+            return Values("INTEGER" if whole else "REAL" if types.is_floating(kind) else "TEXT")
 
-    def rows() -> Iterator[Row]:
-        for frame in frames():
-            yield from zip(*(_values(frame.iloc[:, place], form) for place, form in enumerate(forms)), strict=True)
-
-    return {"": Table(names, [TYPES.get(form, "TEXT") for form in forms], rows())}
+        yield Sheet("", [name for name, _ in places], rows(), column)
 
 
-def _nullable() -> dict[Any, Any]:
-    """Types of pandas that keep whole numbers beside empty cells, by the types of Arrow."""
-    import pandas as pd
+def _labelled(schema: Any) -> list[tuple[str, int]]:
+    """The columns' names and places. Labels of rows, which pandas lays behind the columns after groupby or set_index,
+    come first; unnamed numbers only count the rows."""
+    about = JSON_READER.decode((schema.metadata or {}).get(b"pandas", b"{}").decode())
+    labels = [name for name in about.get("index_columns", ()) if isinstance(name, str) and name in schema.names]
+    columns = [(name, place) for place, name in enumerate(schema.names) if name not in labels]
+    unnamed = ["level_{}"] if len(labels) > 1 or "index" in schema.names else ["index"]
+    if len(labels) == 1 and labels[0].startswith("__index_level_") and "int" in str(schema.field(labels[0]).type):
+        return columns
+    return [
+        (unnamed[0].format(n) if name.startswith("__index_level_") else name, schema.names.index(name))
+        for n, name in enumerate(labels)
+    ] + columns
+
+
+def _unfolded(column: Any) -> Any:
+    """A column of Arrow as one that Python has values for, each stored for itself."""
     import pyarrow
+    from pyarrow import types
 
-    whole = {getattr(pyarrow, name.lower())(): getattr(pd, f"{name}Dtype")() for name in _WHOLE}
-    reals = {pyarrow.float32(): pd.Float32Dtype(), pyarrow.float64(): pd.Float64Dtype()}
-    return whole | reals | {pyarrow.bool_(): pd.BooleanDtype()}
-
-
-_WHOLE = ("Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64")
-TYPES = {"whole": "INTEGER", "real": "REAL", "decimal": "REAL"}
-DAYS, SECONDS, PARTS = "%Y-%m-%d", "%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M:%S.%f"
-FORMS = (PARTS, SECONDS, DAYS, "text", "object", "whole", "real", "decimal")  # the first of its parts' is the column's
-
-
-def _with_labels(frame: pd.DataFrame) -> pd.DataFrame:
-    """The rows with their labels, which pandas keeps beside the columns after groupby or set_index, as columns.
-
-    Unnamed numbers only count the rows."""
-    from pandas.api.types import is_integer_dtype
-
-    labels = frame.index
-    counted = labels.nlevels == 1 and labels.name is None and is_integer_dtype(labels.dtype)
-    return frame if counted or not frame.shape[1] else frame.reset_index(allow_duplicates=True)
-
-
-def _kind(values: pd.Series[Any]) -> str:
-    """What the values of a column are, in some of its rows; "": nothing, where an object could be anything."""
-    from pandas.api.types import is_bool_dtype, is_float_dtype, is_integer_dtype
-
-    known, kind = values.dropna(), str(values.dtype)
-    if kind.startswith("datetime"):
-        days = (known == known.dt.normalize()).all()
-        return DAYS if days else SECONDS if (known.dt.microsecond == 0).all() else PARTS
-    if kind.startswith(("timedelta", "period", "interval")) or (is_integer_dtype(values) and (known > LARGEST).any()):
-        return "text"
-    if is_integer_dtype(values) or is_bool_dtype(values):
-        return "whole"
-    if is_float_dtype(values):
-        return "real"
-    return "" if known.empty else "decimal" if all(isinstance(value, Decimal) for value in known) else "object"
-
-
-def _values(values: pd.Series[Any], form: str) -> list[Any]:
-    """The values of a column as SQLite can hold them."""
-    if form in (DAYS, SECONDS, PARTS):
-        values = values.dt.strftime(form)
-    elif form == "text":
-        values = values.astype("string")
-    held: list[Any] = values.to_numpy(dtype=object, na_value=None).tolist()  # type: ignore[call-overload]
-    return list(map(_held, held))
+    kind = column.type
+    if types.is_dictionary(kind):
+        return column.dictionary_decode()
+    if types.is_timestamp(kind):
+        return column.cast(pyarrow.timestamp("us", kind.tz), safe=False)
+    if types.is_duration(kind) or str(getattr(kind, "extension_name", "")).startswith("pandas."):
+        return pyarrow.array(column.to_pandas().astype("string"))
+    return column
 
 
 def _held(value: Any) -> Any:
@@ -673,19 +551,15 @@ def _held(value: Any) -> Any:
     if isinstance(value, Decimal):
         return float(value)
     if isinstance(value, datetime):
-        return value.isoformat(" ")
+        return value.replace(tzinfo=None).isoformat(" ")
     if isinstance(value, (date, time_of_day)):
         return value.isoformat()
-    if isinstance(value, (list, tuple, dict, set)) or hasattr(value, "tolist"):
-        return json.dumps(value, default=_in_json)
+    if isinstance(value, (list, tuple, dict, set)):
+        return json.dumps(value, default=str)
     return str(value)
 
 
-def _in_json(value: Any) -> Any:
-    return value.tolist() if hasattr(value, "tolist") else str(value)
-
-
-READERS: Mapping[str, Callable[[DataFile], dict[str, Table]]] = {
+READERS: Mapping[str, Callable[[DataFile], Iterator[Sheet]]] = {
     **dict.fromkeys((".csv", ".tsv"), _csv),
     ".parquet": _parquet,
     **dict.fromkeys((".json", ".jsonl", ".ndjson"), _json),
@@ -693,62 +567,92 @@ READERS: Mapping[str, Callable[[DataFile], dict[str, Table]]] = {
 }
 
 
-# --------------------------------------------------------------------------------------------------- the SQLite file
+# ------------------------------------------------------------------------------------------ the SQLite file
 
 
 def convert(paths: Sequence[Path], follow: bool, target: Path, watch: Callable[[int], None]) -> None:
     """Write the tables of all files, with their keys, to the empty file ``target``. follow, watch: of ``DataFile``.
 
     Raises UsageError."""
-    given, tables = Names(), dict[str, Table]()
-    staged = target.with_name(f"{target.name}.rows")
+    taken, tables = dict[str, int](), dict[str, Table]()
+    laid = target.with_name(f"{target.name}.rows")
     try:
-        with closing(_written(staged, watch)) as connection:
+        with closing(sqlite3.connect(target, isolation_level=None)) as connection:
+            connection.execute("ATTACH ? AS laid", (str(laid),))
+            connection.executescript(_SETTINGS)
+            connection.set_progress_handler(lambda: watch(0), 1_000_000)
+            connection.create_function("as_float", 1, lambda text: text and float(text), deterministic=True)
+            connection.execute("BEGIN")  # thrown away where anything fails
             for path in paths:
-                for name, table in _tables(path, follow, watch):
-                    tables[given.free(name)] = table
-                    _fill(connection, path, list(tables)[-1], table)
-            definitions = _definitions(connection, tables)
-            connection.execute("COMMIT")
-        with closing(_written(target, watch)) as connection:
-            connection.execute("COMMIT")
-            connection.execute("ATTACH ? AS staged", (str(staged),))
-            connection.execute("BEGIN")
-            for name, definition in definitions.items():
+                with _refused(path):
+                    _lay(connection, DataFile(path, follow, watch), taken, tables)
+            for name, definition in _definitions(connection, tables).items():
                 connection.execute(definition)
-                connection.execute(f"INSERT INTO main.{quote_always(name)} SELECT * FROM staged.{quote_always(name)}")
+                connection.execute(f"INSERT INTO main.{quote_always(name)} SELECT * FROM temp.{quote_always(name)}")
             connection.execute("COMMIT")
     except sqlite3.Error as error:
         raise UsageError(f"{shown_path(paths[0])} cannot be written as a database: {one_line(error, 200)}") from None
     finally:
-        staged.unlink(missing_ok=True)
+        laid.unlink(missing_ok=True)
 
 
-def _written(file: Path, watch: Callable[[int], None]) -> sqlite3.Connection:
-    """A connection in a transaction to a new file of ours, which is thrown away where anything fails."""
-    connection = sqlite3.connect(file, isolation_level=None)
-    connection.executescript("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA temp_store = MEMORY; BEGIN")
-    connection.set_progress_handler(lambda: watch(0), 1_000_000)
-    return connection
+_SETTINGS = """
+PRAGMA journal_mode = OFF; PRAGMA main.synchronous = OFF; PRAGMA laid.synchronous = OFF; PRAGMA temp_store = MEMORY"""
 
 
-def _tables(file: Path, follow: bool, watch: Callable[[int], None]) -> Iterator[tuple[str, Table]]:
-    """(name, table) of a file: one, or one per sheet. Raises UsageError."""
-    with _refused(file):
-        found = READERS[file.suffix.lower()](DataFile(file, follow, watch))
-        if not any(table.names for table in found.values()):
-            raise ValueError("it has no columns; expected a header line and rows")
-    for sheet, table in found.items():
-        if table.names:
-            yield identifier(file.stem if len(found) == 1 else f"{file.stem} {sheet}"), table
+def _lay(connection: sqlite3.Connection, file: DataFile, taken: dict[str, int], tables: dict[str, Table]) -> None:
+    """Make a temporary view of each table of the file. Raises what its reader does."""
+    found = []
+    for place, sheet in enumerate(READERS[file.path.suffix.lower()](file)):
+        rows = f'laid."{len(tables)} {place}"'
+        names, columns = _lay_rows(connection, file, sheet, rows)
+        if sheet.header:
+            found.append((sheet.title, rows, names, columns))
+    if not found:
+        raise ValueError("it has no columns; expected a header line and rows")
+    for title, rows, names, columns in found:
+        proved = any(column.decimal_comma for column in columns)
+        made = [column.made(proved) for column in columns]
+        name = free(identifier(file.path.stem if len(found) == 1 else f"{file.path.stem} {title}"), taken)
+        tables[name] = {column: kind for column, (kind, _) in zip(names, made, strict=True)}
+        listed = ", ".join(map(quote_always, names))
+        values = ", ".join(value.format(f"c{place}") for place, (_, value) in enumerate(made))
+        connection.execute(f"CREATE TEMP VIEW {quote_always(name)} ({listed}) AS SELECT {values} FROM {rows}")
 
 
-def _fill(connection: sqlite3.Connection, file: Path, name: str, table: Table) -> None:
-    columns = ", ".join(f"{quote_always(column)} {kind}" for column, kind in zip(table.names, table.types, strict=True))
-    places = ", ".join("?" * len(table.names))
-    with _refused(file):
-        connection.execute(f"CREATE TABLE {quote_always(name)} ({columns})")
-        connection.executemany(f"INSERT INTO {quote_always(name)} VALUES ({places})", table.rows)
+def _lay_rows(
+    connection: sqlite3.Connection, file: DataFile, sheet: Sheet, table: str
+) -> tuple[list[str], list[Texts | Values]]:
+    """Lay the rows in a table of columns c0, c1, ...: the names, and what the columns are like."""
+    names: list[str] = []
+    columns: list[Texts | Values] = []
+    for width, batch in _batches(sheet):
+        file.count(len(batch) * width)
+        if new := range(len(columns), width):
+            names = file.named(sheet.header, width)
+            if not columns:
+                connection.execute(f"CREATE TABLE {table} ({', '.join(f'c{place}' for place in new)})")
+            else:
+                for place in new:
+                    connection.execute(f"ALTER TABLE {table} ADD COLUMN c{place}")
+            columns += map(sheet.column, new)
+        padded = ([*row, *[None] * (width - len(row))] for row in batch)
+        connection.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * width)})", padded)
+        for column, values in zip(columns, itertools.zip_longest(*batch), strict=False):
+            column.see(values)
+    return names, columns
+
+
+def _batches(sheet: Sheet) -> Iterator[tuple[int, list[Row]]]:
+    """The rows, some at a time and none at last, with how wide the widest so far and the header are."""
+    width, batch = max(1, len(sheet.header)), list[Row]()
+    for row in sheet.rows:
+        batch.append(row)
+        width = max(width, len(row), len(sheet.header))
+        if len(batch) >= BATCH_ROWS or len(batch) * width >= BATCH_CELLS:
+            yield width, batch
+            batch = []
+    yield width, batch
 
 
 @contextmanager
@@ -776,7 +680,7 @@ def _definitions(connection: sqlite3.Connection, tables: Mapping[str, Table]) ->
     for name, table in tables.items():
         parts = [
             f"{quote_always(column)} {kind}" + (" PRIMARY KEY" if keys.get(name) == column else "")
-            for column, kind in zip(table.names, table.types, strict=True)
+            for column, kind in table.items()
         ]
         for other, key in keys.items():
             if other != name and (column := _refers(connection, (name, table), (other, tables[other], key))):
@@ -790,7 +694,7 @@ def _primary(connection: sqlite3.Connection, name: str, table: Table) -> str:
     """The column that tells the rows apart and is called so; "" without one."""
     singular = name.removesuffix("s")
     for column in ("id", f"{name}_id", f"{singular}_id", f"{singular}id"):
-        if column in table.names:
+        if column in table:
             counts = f"count(*), count({quote_always(column)}), count(DISTINCT {quote_always(column)})"
             if len(set(connection.execute(f"SELECT {counts} FROM {quote_always(name)}").fetchone())) == 1:
                 return column
@@ -801,11 +705,8 @@ def _refers(connection: sqlite3.Connection, here: tuple[str, Table], there: tupl
     """The column that is called like another table's key and holds nothing but its values; "" without one."""
     (name, table), (other, keyed, key) = here, there
     called = (f"{other}_id", f"{other.removesuffix('s')}_id") if key == "id" else (key,)
-    column = next((column for column in called if column in table.names), "")
-    if not column:
-        return ""
-    kinds = table.types[table.names.index(column)], keyed.types[keyed.names.index(key)]
-    if (kinds[0] == "TEXT") != (kinds[1] == "TEXT"):
+    column = next((column for column in called if column in table), "")
+    if not column or (table[column] == "TEXT") != (keyed[key] == "TEXT"):
         return ""
     outside = f"{quote_always(column)} NOT IN (SELECT {quote_always(key)} FROM {quote_always(other)})"
     found = connection.execute(f"SELECT EXISTS (SELECT 1 FROM {quote_always(name)} WHERE {outside})").fetchone()

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from nl2sql.errors import DatabaseError, UsageError
+
 if TYPE_CHECKING:
     from nl2sql.interfaces import Database
 
@@ -398,6 +400,23 @@ def _part_of_first_table(schema: Schema, count: Callable[[str], int], max_tokens
     names = bisect_right(range(1, len(others) + 1), max_tokens, key=lambda n: count(text(1, n)))
     columns = bisect_right(range(2, len(first.columns) + 1), max_tokens, key=lambda n: count(text(n, names)))
     return text(min(1 + columns, len(first.columns)), names)
+
+
+def first_rows(database: Database, table: str, n: int, timeout_s: float) -> list[dict[str, Any]]:
+    """The first ``n`` rows of ``table`` as dicts.
+
+    Raises UsageError for an unknown table or a negative ``n``, DatabaseError where it cannot be read."""
+    if n < 0:
+        raise UsageError(f"cannot show {n} rows; give 0 or more")
+    found = database.schema().table(table)
+    if found is None:
+        names = ", ".join(t.name for t in database.schema().tables[:20])
+        raise UsageError(f"no table {table!r} in {database.name}; its tables: {names}")
+    sql = f"SELECT * FROM {quote_always(found.name, database.dialect)} LIMIT {n}"
+    result = database.run(sql, timeout_s=timeout_s, max_rows=n)
+    if not result.success:
+        raise DatabaseError(f"table {found.name!r} of {database.name} cannot be read: {result.error}")
+    return [dict(zip(result.columns, row, strict=True)) for row in result.rows]
 
 
 def column_samples(

@@ -22,7 +22,7 @@ from nl2sql.databases.sqlite.process import Interrupted
 from nl2sql.errors import Nl2SqlError
 from nl2sql.eval.rules import Rule, order_matters, placed
 from nl2sql.interfaces import Database, RunResult
-from nl2sql.sql.row_order import order_free
+from nl2sql.sql.features import order_free
 
 if TYPE_CHECKING:
     from nl2sql.databases.sqlite.database import QueryPool

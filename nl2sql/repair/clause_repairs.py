@@ -133,14 +133,10 @@ def _without_commas(sql: str, dialect: str) -> str:
 def _select(sql: str, dialect: str) -> Any:
     """The tree of a plain SELECT; None for anything else."""
     from sqlglot import exp
-    from sqlglot.errors import SqlglotError
 
-    from nl2sql.sql.parse import parse_bounded
+    from nl2sql.sql.parse import parse_query
 
-    try:
-        tree = parse_bounded(sql, dialect)
-    except SqlglotError:
-        return None
+    tree = parse_query(sql, dialect)
     return tree if isinstance(tree, exp.Select) else None
 
 

@@ -298,14 +298,10 @@ def valid_part(sql: str, database: Database) -> str:
     """The longest beginning of ``FROM ... WHERE ... GROUP BY ...`` that compiles on its own; "" where not even FROM
     does, where the statement is sound as it is, or where it cannot be parsed."""
     from sqlglot import exp
-    from sqlglot.errors import SqlglotError
 
-    from nl2sql.sql.parse import parse_bounded
+    from nl2sql.sql.parse import parse_query
 
-    try:
-        tree = parse_bounded(sql, database.dialect)
-    except SqlglotError:
-        return ""
+    tree = parse_query(sql, database.dialect)
     if not isinstance(tree, exp.Select) or tree.args.get("from_") is None or database.explain(sql).success:
         return ""
     probe = exp.select("1")

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from nl2sql.sql.parse import SLIPS, parse_bounded
+from nl2sql.sql.parse import SLIPS, parse_bounded, parse_query
 from nl2sql.sql.words import statement_words
 from nl2sql.sql.writing import written
 
@@ -302,14 +302,10 @@ def _calls(sql: str, function: str, dialect: str) -> bool:
 def _is_kept_aside(argument: str, names: SchemaNames) -> bool:
     """Whether an argument is an expression that is no text, number, interval, or unit such as MONTH."""
     from sqlglot import exp
-    from sqlglot.errors import SqlglotError
 
     if UNIT.fullmatch(argument):
         return any(column.name.lower() == argument.lower() for table in names.used for column in table.columns)
-    try:
-        tree = parse_bounded(f"SELECT {argument}", names.dialect)
-    except SqlglotError:
-        return False
+    tree = parse_query(f"SELECT {argument}", names.dialect)
     if not isinstance(tree, exp.Select) or len(tree.expressions) != 1:
         return False
     node = tree.expressions[0]

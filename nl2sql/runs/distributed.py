@@ -25,7 +25,7 @@ from nl2sql.agents.controllers import NamedController, get_controller
 from nl2sql.agents.record import Episode
 from nl2sql.agents.resources import members
 from nl2sql.benchmarks.core import FolderBenchmark
-from nl2sql.benchmarks.on_engine import OnEngine
+from nl2sql.benchmarks.load import OnEngine
 from nl2sql.config import Config
 from nl2sql.databases.sqlite.files import sqlite_file
 from nl2sql.errors import Nl2SqlError, UsageError, one_line

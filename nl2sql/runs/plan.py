@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 from nl2sql.agents import prompts
 from nl2sql.benchmarks import draw_sample, left_out_counts, load_benchmark, scorable
-from nl2sql.benchmarks.dialogues import PACKAGED_DIALOGUES, behind_left_out, draw_dialogues, has_dialogues
+from nl2sql.benchmarks.dialogues import behind_left_out, draw_dialogues, has_dialogues
 from nl2sql.benchmarks.load import check_databases, from_anywhere, is_at_hand
-from nl2sql.benchmarks.structured import VIZQL
+from nl2sql.benchmarks.packaged import PACKAGED_DIALOGUES, VIZQL
 from nl2sql.errors import Nl2SqlError, UsageError, one_line, typed
 from nl2sql.interfaces import DEFAULT_MODEL, Benchmark, Model, Question, content_key, question_key
 from nl2sql.machine import as_path

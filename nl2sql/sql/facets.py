@@ -19,10 +19,9 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, TypeAlias
 
 from sqlglot import exp
-from sqlglot.errors import SqlglotError
 
 from nl2sql.sql.canonical import MAX_DEPTH, STAR, Canonical, branches, conjuncts, is_aggregate
-from nl2sql.sql.parse import parse_bounded, remember_short
+from nl2sql.sql.parse import parse_query, remember_short
 
 if TYPE_CHECKING:
     from nl2sql.databases.schema import Schema
@@ -77,13 +76,7 @@ def differing(gold_sql: str, predicted_sql: str, schema: Schema | None = None) -
     return frozenset(names)
 
 
-@remember_short(128)
-def _parsed(sql: str) -> exp.Query | None:
-    try:
-        tree = parse_bounded(sql)
-    except (SqlglotError, RecursionError):
-        return None
-    return tree if isinstance(tree, exp.Query) else None
+_parsed = remember_short(128)(parse_query)
 
 
 def _merged(edges: Iterable[Edge]) -> dict[str, str]:

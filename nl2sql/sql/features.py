@@ -1,4 +1,5 @@
-"""The features of a query by which scores are grouped, and Spider's hardness, read off its syntax tree.
+"""What is read off a query's syntax tree: the features by which scores are grouped, Spider's hardness, and a proof,
+where it is easy, that its answer does not depend on the physical order of rows.
 
 >>> features("SELECT name FROM customers ORDER BY city LIMIT 1")["ordering"]
 'order+limit'
@@ -8,15 +9,19 @@ set operations included, except for ``ordering``, which is that of the outermost
 
 >>> [hardness(f"SELECT name FROM shops {rest}") for rest in ("", "WHERE city = 1 ORDER BY name LIMIT 3")]
 ['easy', 'hard']
+
+>>> order_free("SELECT name FROM customers"), order_free("SELECT name FROM customers LIMIT 1")
+(True, False)
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from nl2sql.sql.parse import parse_bounded, remember_short
+from nl2sql.sql.parse import parse_query, remember_short
 
 if TYPE_CHECKING:
     from sqlglot import expressions as exp
@@ -42,13 +47,9 @@ FEATURES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 @remember_short(8192)
 def _features(sql: str, dialect: str) -> tuple[tuple[str, str], ...]:
     from sqlglot import expressions as exp
-    from sqlglot.errors import SqlglotError
 
-    try:
-        tree: Expr = parse_bounded(sql, dialect)
-    except (SqlglotError, RecursionError):
-        return tuple((name, UNKNOWN) for name in FEATURES)
-    if not isinstance(tree, exp.Query):
+    tree = parse_query(sql, dialect)
+    if tree is None:
         return tuple((name, UNKNOWN) for name in FEATURES)
     joins = len(list(tree.find_all(exp.Join)))
     depth = _depth(tree)
@@ -136,16 +137,8 @@ LEVELS: tuple[Hardness, ...] = ("easy", "medium", "hard", "extra")
 @remember_short(8192)
 def hardness(sql: str, dialect: str = "sqlite") -> Hardness | None:
     """The level of one query, or None where it cannot be parsed as a query."""
-    from sqlglot import expressions as exp
-    from sqlglot.errors import SqlglotError
-
-    try:
-        tree = parse_bounded(sql, dialect)
-    except SqlglotError:
-        return None
-    if not isinstance(tree, exp.Query):
-        return None
-    return _level(*component_counts(tree))
+    tree = parse_query(sql, dialect)
+    return None if tree is None else _level(*component_counts(tree))
 
 
 def component_counts(tree: exp.Query) -> tuple[int, int, int]:
@@ -205,18 +198,11 @@ def _conditions(root: Expr | None) -> tuple[list[Expr], int]:
     """The single conditions under a tree of AND, OR and brackets, and how many ORs join them."""
     from sqlglot import expressions as exp
 
-    conditions: list[Expr] = []
-    ors, stack = 0, [root] if root is not None else []
-    while stack:
-        node = stack.pop()
-        if isinstance(node, exp.Paren):
-            stack.append(node.this)
-        elif isinstance(node, (exp.And, exp.Or)):
-            ors += isinstance(node, exp.Or)
-            stack += [node.this, node.expression]
-        else:
-            conditions.append(node)
-    return conditions, ors
+    if root is None:
+        return [], 0
+    nodes = list(root.walk(prune=lambda node: not isinstance(node, (exp.Paren, exp.And, exp.Or))))
+    conditions = [node for node in nodes if not isinstance(node, (exp.Paren, exp.And, exp.Or))]
+    return conditions, sum(isinstance(node, exp.Or) for node in nodes)
 
 
 def _is_negated(condition: Expr) -> bool:
@@ -239,25 +225,112 @@ def _subqueries(root: Expr) -> int:
     """Queries inside an expression, not counting those inside another one."""
     from sqlglot import expressions as exp
 
-    count, stack = 0, [root]
-    while stack:
-        node = stack.pop()
-        if isinstance(node, exp.Query) and not isinstance(node, exp.Subquery):
-            count += 1
-        else:
-            stack += list(node.iter_expressions())
-    return count
+    def is_query(node: Expr) -> bool:
+        return isinstance(node, exp.Query) and not isinstance(node, exp.Subquery)
+
+    return sum(map(is_query, root.walk(prune=is_query)))
 
 
 def _has_aggregate(root: Expr) -> bool:
     """Whether an aggregate is used in the expression itself (not in a query inside it)."""
     from sqlglot import expressions as exp
 
-    stack = [root]
-    while stack:
-        node = stack.pop()
-        if isinstance(node, exp.AggFunc):
-            return True
-        if not isinstance(node, exp.Query):
-            stack += list(node.iter_expressions())
-    return False
+    inside = root.walk(prune=lambda node: isinstance(node, exp.Query))
+    return any(isinstance(node, exp.AggFunc) for node in inside)
+
+
+# ------------------------------------------------------------------------------- is it free of the order of rows?
+
+AGGREGATES = re.compile(
+    r"\s*select\s+(?:(?:count|sum|avg|min|max)\s*\((?:(?!\bcollate\b)[^(),])*\)\s*(?:,\s*|(?=\bfrom\b)))+from\b",
+    re.IGNORECASE,
+)
+SOUND = ("Count", "Sum", "Avg", "Min", "Max")  # aggregates that are the same in any order of their values
+PLAIN_CHARS = 1000  # longer texts are always parsed
+# Whatever lets the physical order in has one of these words, or calls something (plain aggregates alone do not).
+SUSPECT = re.compile(
+    r"\b(?:limit|offset|fetch|over|window|group|order|having|collate|rowid|oid|_rowid_)\b|\(\s*(?:select|with|values)\b"
+    r"|[\w\"`\]](?<!\bin)(?<!\band)(?<!\bor)(?<!\bnot)(?<!\bwhere)(?<!\bon)\s*\(",
+    re.IGNORECASE,
+)
+
+
+@remember_short(8192)
+def order_free(sql: str, dialect: str = "sqlite") -> bool:
+    """True only where the multiset of result rows (and, with an outermost ORDER BY, their order but for ties whose
+    keys the result shows) is the same in whatever order the rows of the tables lie. False says nothing.
+
+    What lets the physical order in: LIMIT, windows, aggregates other than ``SOUND``, functions we do not know, a column
+    beside an aggregate that is no key of the GROUP BY, a scalar subquery of several rows, sort keys that are not shown,
+    and COLLATE, which takes 'a' and 'A' for one and shows the first. Not seen: a collation of the column itself.
+    """
+    head = AGGREGATES.match(sql)
+    plain = len(sql) <= PLAIN_CHARS and (head or sql.lstrip()[:6].lower() == "select")
+    if plain and not SUSPECT.search(sql, head.end() if head else 0):
+        return True  # as the tree would say, at a hundredth of the cost
+    from sqlglot import expressions as exp
+
+    tree: Any = parse_query(sql, dialect)
+    if tree is None:
+        return False
+    suspects = (exp.Limit, exp.Offset, exp.Fetch, exp.Window, exp.Anonymous, exp.Collate, exp.Rand)
+    if next(tree.find_all(*suspects), None) is not None:
+        return False
+    if any(type(call).__name__ not in SOUND for call in tree.find_all(exp.AggFunc)):
+        return False
+    if any(column.name.lower() in ("rowid", "oid", "_rowid_") for column in tree.find_all(exp.Column)):
+        return False
+    if not all(_grouped_soundly(select) for select in tree.find_all(exp.Select)):
+        return False
+    if not all(_single_row(query) for query in tree.find_all(exp.Subquery) if _is_scalar(query)):
+        return False
+    order = tree.args.get("order")
+    if order is None:
+        return True
+    shown = {text.lower() for item in tree.selects for text in (item.unalias().sql(dialect), item.alias_or_name)}
+    return all(
+        key.this.sql(dialect).lower() in shown or (isinstance(key.this, exp.Literal) and key.this.is_int)
+        for key in order.expressions
+    )
+
+
+def _grouped_soundly(select: Any) -> bool:
+    """Whether a query that groups shows and tests only its keys and aggregates."""
+    from sqlglot import expressions as exp
+
+    from nl2sql.sql.canonical import is_aggregate
+
+    group, having = select.args.get("group"), select.args.get("having")
+    parts = [*select.selects, *([having] if having else [])]
+    aggregates = (each for part in parts for each in part.find_all(exp.AggFunc) if is_aggregate(each))
+    if not group and not having and next(aggregates, None) is None:
+        return True
+    keys = {key.sql("sqlite").lower() for key in (group.expressions if group else ())}
+    for part in parts:
+        for column in part.find_all(exp.Column, exp.Star):
+            inside = column.find_ancestor(exp.AggFunc, exp.Select)
+            while isinstance(inside, exp.AggFunc) and not is_aggregate(inside):
+                inside = inside.find_ancestor(exp.AggFunc, exp.Select)
+            if isinstance(inside, exp.AggFunc):
+                continue
+            if inside is not select or column.sql("sqlite").lower() not in keys:
+                return False
+    return True
+
+
+def _is_scalar(query: Expr) -> bool:
+    from sqlglot import expressions as exp
+
+    return not isinstance(query.parent, (exp.From, exp.Join, exp.In, exp.Exists, exp.SetOperation, exp.Subquery))
+
+
+def _single_row(query: Any) -> bool:
+    from sqlglot import expressions as exp
+
+    select = query.this
+    return (
+        isinstance(select, exp.Select)
+        and not select.args.get("group")
+        and len(select.selects) == 1
+        and select.selects[0].find(exp.AggFunc) is not None
+    )

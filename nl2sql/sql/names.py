@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from sqlglot import exp
@@ -55,11 +55,12 @@ class _Source:
     hidden_rowid: bool = False
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Scope:
     sources: list[_Source] = field(default_factory=list)
     aliases: frozenset[str] = frozenset()
     outer: _Scope | None = None
+    ctes: Mapping[str, Columns] = field(default_factory=dict)
 
 
 class _Walk:
@@ -75,90 +76,82 @@ class _Walk:
 
     # ------------------------------------------------------------------------------------------- queries
 
-    def query(self, node: Tree, outer: _Scope | None, ctes: Mapping[str, Columns]) -> Columns:
-        """Resolve a query expression; its output columns."""
-        ctes = self._with(node, outer, ctes)
-        if isinstance(node, exp.Subquery):
-            columns = self.query(node.this, outer, ctes)
-            self._tail(node, columns, outer, ctes)
-            return columns
-        if isinstance(node, exp.SetOperation):
-            columns = self.query(node.left, outer, ctes)
-            branches = [columns, self.query(node.right, outer, ctes)]
-            visible = None if any(branch is None for branch in branches) else frozenset().union(*branches)  # type: ignore[arg-type]
-            self._tail(node, visible, outer, ctes)
-            return columns
+    def query(self, node: Tree, around: _Scope) -> Columns:
+        """Resolve a query expression in the scope around it; its output columns."""
+        around = self._with(node, around)
         if isinstance(node, exp.Select):
-            return self._select(node, outer, ctes)
+            return self._select(node, around)
         if isinstance(node, exp.Values):
-            return self._values(node, outer, ctes)
-        return None
+            return self._values(node, around)
+        if isinstance(node, exp.Subquery):
+            columns = visible = self.query(node.this, around)
+        elif isinstance(node, exp.SetOperation):
+            columns = self.query(node.left, around)
+            visible = _union([columns, self.query(node.right, around)])
+        else:
+            return None
+        tail = _Scope([_Source("", visible)], outer=around, ctes=around.ctes)
+        for key in ("order", "limit", "offset"):
+            if (clause := node.args.get(key)) is not None:
+                self._expression(clause, tail)
+        return columns
 
-    def _with(self, node: Tree, outer: _Scope | None, ctes: Mapping[str, Columns]) -> Mapping[str, Columns]:
+    def _with(self, node: Tree, around: _Scope) -> _Scope:
         clause = node.args.get("with_") or node.args.get("with")
         if clause is None:
-            return ctes
-        visible = dict(ctes)
+            return around
+        visible = dict(around.ctes)
         named = {cte.alias.lower(): _alias_columns(cte) for cte in clause.expressions}
         for cte in clause.expressions:
             name = cte.alias.lower()
             declared = named[name]
             # SQLite lets a CTE refer to any other of its WITH clause, itself included.
-            inner = {**{other: columns for other, columns in named.items() if other not in visible}, **visible}
-            inner[name] = declared if declared is not None else _first_branch_names(cte.this)
-            columns = self.query(cte.this, outer, inner)
+            itself = declared if declared is not None else _first_branch_names(cte.this)
+            columns = self.query(cte.this, replace(around, ctes=named | visible | {name: itself}))
             visible[name] = declared if declared is not None else columns
-        return visible
+        return replace(around, ctes=visible)
 
-    def _tail(self, node: Tree, columns: Columns, outer: _Scope | None, ctes: Mapping[str, Columns]) -> None:
-        scope = _Scope([_Source("", columns)], outer=outer)
-        for key in ("order", "limit", "offset"):
-            if (clause := node.args.get(key)) is not None:
-                self._expression(clause, scope, ctes)
-
-    def _values(self, node: exp.Values, outer: _Scope | None, ctes: Mapping[str, Columns]) -> Columns:
+    def _values(self, node: exp.Values, around: _Scope) -> Columns:
         rows = node.expressions
         for row in rows:
-            self._expression(row, _Scope(outer=outer), ctes)
+            self._expression(row, _Scope(outer=around, ctes=around.ctes))
         width = len(rows[0].expressions) if rows and isinstance(rows[0], exp.Tuple) else 1
         declared = _alias_columns(node)
         return declared if declared is not None else frozenset(f"column{i + 1}" for i in range(width))
 
-    def _select(self, node: exp.Select, outer: _Scope | None, ctes: Mapping[str, Columns]) -> Columns:
+    def _select(self, node: exp.Select, around: _Scope) -> Columns:
         aliases = frozenset(item.alias.lower() for item in node.expressions if isinstance(item, exp.Alias))
-        scope = _Scope(aliases=aliases, outer=outer)
-        joins: list[exp.Join] = list(node.args.get("joins") or [])
+        scope = _Scope(aliases=aliases, outer=around, ctes=around.ctes)
         clause = node.args.get("from_") or node.args.get("from")
         if clause is not None:
-            self._source(clause.this, scope, outer, ctes)
+            self._source(clause.this, scope)
+        joins: list[exp.Join] = node.args.get("joins") or []
         for join in joins:
-            self._join(join, scope, outer, ctes)
+            self._join(join, scope)
         for join in joins:
-            if (condition := join.args.get("on")) is not None:
-                self._expression(condition, scope, ctes)
-        items = _Scope(scope.sources, outer=outer)  # the select list does not see its own aliases
+            self._condition(join, scope)
+        items = replace(scope, aliases=frozenset())  # the select list does not see its own aliases
         for item in node.expressions:
-            self._expression(item, items, ctes, alone=True)
-        own = _Scope(scope.sources, aliases)  # GROUP BY and ORDER BY may not refer to outer queries
+            self._expression(item, items)
+        own = replace(scope, outer=None)  # GROUP BY and ORDER BY may not refer to outer queries
         for key in ("where", "group", "having", "qualify", "windows", "order", "limit", "offset"):
-            for part in _as_list(node.args.get(key)):
-                self._expression(part, own if key in ("group", "order") else scope, ctes)
+            parts = node.args.get(key)
+            for part in parts if isinstance(parts, list) else [] if parts is None else [parts]:
+                self._expression(part, own if key in ("group", "order") else scope)
         return _output(node, scope)
 
     # ------------------------------------------------------------------------------------------- sources
 
-    def _join(self, join: exp.Join, scope: _Scope, outer: _Scope | None, ctes: Mapping[str, Columns]) -> None:
+    def _join(self, join: exp.Join, scope: _Scope) -> None:
         before = list(scope.sources)
-        self._source(join.this, scope, outer, ctes)
+        self._source(join.this, scope)
         added = scope.sources[len(before) :]
-        using = frozenset(_identifier_name(column).lower() for column in join.args.get("using") or [])
+        using = frozenset(column.name.lower() for column in join.args.get("using") or [])
         if join.method and join.method.upper() == "NATURAL":
-            left = [source.columns for source in before]
-            right = [source.columns for source in added]
-            known = all(columns is not None for columns in [*left, *right])
-            shared = frozenset().union(*left) & frozenset().union(*right) if known else None  # type: ignore[arg-type]
+            left, right = (_union(source.columns for source in side) for side in (before, added))
             for source in added:
-                source.merged = shared if shared is not None else source.columns or frozenset()
+                known = left is not None and right is not None
+                source.merged = left & right if known else source.columns or frozenset()  # type: ignore[operator]
             return
         for name in sorted(using):
             for side in (before, added):
@@ -168,81 +161,67 @@ class _Walk:
         for source in added:
             source.merged = using
 
-    def _source(self, node: Tree, scope: _Scope, outer: _Scope | None, ctes: Mapping[str, Columns]) -> None:
+    def _condition(self, join: exp.Join, scope: _Scope) -> None:
+        if (condition := join.args.get("on")) is not None:
+            self._expression(condition, scope)
+
+    def _source(self, node: Tree, scope: _Scope) -> None:
         alias = node.alias_or_name
         if isinstance(node, exp.Table):
-            self._table(node, alias, scope, ctes)
-        elif isinstance(node, exp.Subquery) and isinstance(node.this, (exp.Table, exp.Join)):
-            self._source(node.this, scope, outer, ctes)  # FROM (a JOIN b ON ...)
+            self._table(node, alias, scope)
+        elif isinstance(node, exp.Paren) or (
+            isinstance(node, exp.Subquery) and isinstance(node.this, (exp.Table, exp.Join))
+        ):
+            self._source(node.this, scope)  # FROM (a JOIN b ON ...)
         elif isinstance(node, (exp.Subquery, exp.Query, exp.Values)):
-            columns = self.query(node, outer, ctes)
+            columns = self.query(node, scope.outer or _Scope())
             declared = _alias_columns(node)
             scope.sources.append(_Source(alias, declared if declared is not None else columns))
-        elif isinstance(node, exp.Paren):
-            self._source(node.this, scope, outer, ctes)
         else:  # a table-valued function, or something newer than this walk
             scope.sources.append(_Source(alias, None))
         for join in node.args.get("joins") or []:
-            self._join(join, scope, outer, ctes)
-            if (condition := join.args.get("on")) is not None:
-                self._expression(condition, scope, ctes)
+            self._join(join, scope)
+            self._condition(join, scope)
 
-    def _table(self, node: exp.Table, alias: str, scope: _Scope, ctes: Mapping[str, Columns]) -> None:
+    def _table(self, node: exp.Table, alias: str, scope: _Scope) -> None:
         name = node.name
         if not isinstance(node.this, exp.Identifier):  # json_each(...), pragma_table_info(...)
             for argument in node.this.args.get("expressions") or []:
-                self._expression(argument, scope, ctes)
+                self._expression(argument, scope)
             scope.sources.append(_Source(alias or node.this.name, None))
-        elif name.lower() in ctes and not node.db:
-            scope.sources.append(_Source(alias, ctes[name.lower()]))
+        elif name.lower() in scope.ctes and not node.db:
+            scope.sources.append(_Source(alias, scope.ctes[name.lower()]))
         elif name.lower() in self.tables and node.db.lower() in ("", "main"):
             real, columns = self.tables[name.lower()]
             scope.sources.append(_Source(alias, columns, table=real, hidden_rowid=True))
-        elif name.lower() in _SYSTEM_TABLES or name.lower().startswith("pragma_"):
-            scope.sources.append(_Source(alias, None))
         else:
-            self.problems.append(Problem("unknown_table", name))
+            if name.lower() not in _SYSTEM_TABLES and not name.lower().startswith("pragma_"):
+                self.problems.append(Problem("unknown_table", name))
             scope.sources.append(_Source(alias, None))
 
     # --------------------------------------------------------------------------------------- expressions
 
-    def _expression(self, node: Tree, scope: _Scope, ctes: Mapping[str, Columns], *, alone: bool = False) -> None:
+    def _expression(self, node: Tree, scope: _Scope) -> None:
         """Resolve the columns of an expression; subqueries open their own scope with this one round it."""
         if isinstance(node, exp.Query) and not isinstance(node, exp.Table):
-            self.query(node, scope, ctes)
+            self.query(node, scope)
         elif isinstance(node, exp.Column):
             self._column(node, scope)
-        elif isinstance(node, exp.Dot):
-            pass  # three or more parts: the database's own name in front
-        else:
+        elif not isinstance(node, exp.Dot):  # three or more parts: the database's own name in front
             for child in node.iter_expressions():
-                self._expression(child, scope, ctes)
+                self._expression(child, scope)
 
     def _column(self, node: exp.Column, scope: _Scope) -> None:
-        if isinstance(node.this, exp.Star):
-            if node.table:
-                self._prefix(node, scope)
+        star = isinstance(node.this, exp.Star)
+        if not node.table:
+            if not star:
+                self._bare(node, scope)
             return
-        if node.table:
-            self._prefixed(node, scope)
-        else:
-            self._bare(node, scope)
-
-    def _prefix(self, node: exp.Column, scope: _Scope) -> _Source | None:
-        wanted = node.table.lower()
-        for level in _levels(scope):
-            for source in level.sources:
-                if source.name.lower() == wanted:
-                    return source
-        self._report("unknown_column", node.name or "*", node.table, scope)
-        return None
-
-    def _prefixed(self, node: exp.Column, scope: _Scope) -> None:
         wanted, name = node.table.lower(), node.name.lower()
         named = [source for level in _levels(scope) for source in level.sources if source.name.lower() == wanted]
         if not named:
-            self._prefix(node, scope)
-        elif not any(_has(source, name) for source in named):
+            self._report("unknown_column", node.name or "*", node.table, scope)
+        elif not star and not any(_has(source, name) for source in named):
             self._report("unknown_column", node.name, named[0].table or named[0].name, scope)
 
     def _bare(self, node: exp.Column, scope: _Scope) -> None:
@@ -285,7 +264,7 @@ def unresolved_names(sql: str, tree: Tree, schema: Schema) -> list[Problem]:
     ``tree`` is the parse of ``sql``, with positions. Raises RecursionError for absurdly nested statements.
     """
     walk = _Walk(sql, schema)
-    walk.query(tree, None, {})
+    walk.query(tree, _Scope())
     return list(dict.fromkeys(walk.problems))
 
 
@@ -304,20 +283,15 @@ def _has(source: _Source, name: str) -> bool:
     return name in (source.columns or ()) or _may_have(source, name) or (name in _ROWID and source.hidden_rowid)
 
 
-def _as_list(value: object) -> Iterable[Tree]:
-    if value is None:
-        return []
-    return value if isinstance(value, list) else [value]  # type: ignore[list-item]
-
-
-def _identifier_name(node: Tree) -> str:
-    return node.name
+def _union(columns: Iterable[Columns]) -> Columns:
+    known = list(columns)
+    return None if None in known else frozenset[str]().union(*(names or () for names in known))
 
 
 def _alias_columns(node: Tree) -> Columns:
     alias = node.args.get("alias")
     columns = alias.args.get("columns") if isinstance(alias, exp.TableAlias) else None
-    return frozenset(_identifier_name(column).lower() for column in columns) if columns else None
+    return frozenset(column.name.lower() for column in columns) if columns else None
 
 
 def _first_branch_names(query: Tree) -> Columns:

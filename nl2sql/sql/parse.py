@@ -18,13 +18,13 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
-    from sqlglot.expressions import Expr
-    from sqlglot.tokens import Token, TokenType
+    from sqlglot.expressions import Expr, Query
+    from sqlglot.tokens import TokenType
 
 
 # ------------------------------------------------------------------------------------------- bounds
@@ -148,6 +148,18 @@ def parse_bounded(sql: str, dialect: str = "sqlite") -> Expr:
     return tree
 
 
+def parse_query(sql: str, dialect: str = "sqlite") -> Query | None:
+    """The tree of one query; None for what cannot be parsed as one."""
+    from sqlglot import expressions as exp
+    from sqlglot.errors import SqlglotError
+
+    try:
+        tree = parse_bounded(sql, dialect)
+    except (SqlglotError, RecursionError):
+        return None
+    return tree if isinstance(tree, exp.Query) else None
+
+
 def _depth(tree: Expr) -> int:
     from sqlglot import expressions as exp
 
@@ -171,6 +183,7 @@ def refuse_unparsable(sql: str, dialect: str = "sqlite") -> None:
     """
     from sqlglot import tokenize
     from sqlglot.errors import ParseError
+    from sqlglot.tokens import TokenType
 
     if len(sql) > MAX_CHARS:
         raise ParseError(f"{len(sql)} characters; at most {MAX_CHARS} are parsed")
@@ -183,82 +196,46 @@ def refuse_unparsable(sql: str, dialect: str = "sqlite") -> None:
         stream = tokenize(sql, dialect=dialect)
     except SLIPS as error:
         raise ParseError(f"the tokenizer failed: {type(error).__name__}: {error}") from None
-    if joins:
-        _refuse_bare_joins(stream)
-    if nests:
-        _refuse_nested(stream)
-    if calls:
-        _refuse_type_calls(stream, dialect)
-
-
-def _refuse_bare_joins(stream: Sequence[Token]) -> None:
-    from sqlglot.errors import ParseError
-    from sqlglot.tokens import TokenType
-
-    bare = 0
-    waiting = harmless = False
-    for token in stream:
-        if token.token_type is TokenType.JOIN:
+    if nests and len(stream) > MAX_TOKENS:  # a tree takes a kilobyte for each
+        raise ParseError(f"{len(stream)} tokens; at most {MAX_TOKENS} are parsed")
+    openings, closings, flat, types = _signs(dialect)
+    bare = depth = words = 0
+    waiting = harmless = False  # for the ON or USING of a join; of the next join
+    typed: list[bool] = []  # of each open parenthesis: date( is read as a type, then as a function
+    previous = TokenType.SEMICOLON
+    for kind in (token.token_type for token in stream):
+        if kind is TokenType.JOIN:
             bare += waiting
             waiting, harmless = not harmless, False
-        elif token.token_type in (TokenType.CROSS, TokenType.NATURAL):
+        elif kind in (TokenType.CROSS, TokenType.NATURAL):
             harmless = True
-        elif token.token_type in (TokenType.ON, TokenType.USING):
+        elif kind in (TokenType.ON, TokenType.USING):
             waiting = False
+        if kind in openings:
+            depth += 1
+        elif kind in closings:
+            depth = max(0, depth - 1)
+        elif kind not in flat:  # whatever is not known to nest nothing counts as a word that does
+            words += 1
+        if nests and (depth > MAX_NESTING or words > MAX_NESTED_WORDS):
+            raise ParseError(f"more than {MAX_NESTING} brackets or {MAX_NESTED_WORDS} words that may nest")
+        if kind is TokenType.L_PAREN:
+            typed.append(previous in types)
+            if sum(typed) > MAX_TYPE_CALLS:
+                raise ParseError(f"more than {MAX_TYPE_CALLS} calls of types in one another")
+        elif kind is TokenType.R_PAREN and typed:
+            typed.pop()
+        previous = kind
     if bare + waiting > MAX_BARE_JOINS:
         raise ParseError(f"more than {MAX_BARE_JOINS} joins without ON or USING")
 
 
-def _refuse_nested(stream: Sequence[Token]) -> None:
-    """Whatever is not known to nest nothing counts as a word that does. A tree takes a kilobyte for each token."""
-    from sqlglot.errors import ParseError
-
-    if len(stream) > MAX_TOKENS:
-        raise ParseError(f"{len(stream)} tokens; at most {MAX_TOKENS} are parsed")
-    openings, closings, flat = _signs()
-    depth = words = 0
-    for token in stream:
-        if token.token_type in openings:
-            depth += 1
-        elif token.token_type in closings:
-            depth = max(0, depth - 1)
-        elif token.token_type not in flat:
-            words += 1
-        if depth > MAX_NESTING or words > MAX_NESTED_WORDS:
-            raise ParseError(f"more than {MAX_NESTING} brackets or {MAX_NESTED_WORDS} words that may nest")
-
-
-def _refuse_type_calls(stream: Sequence[Token], dialect: str) -> None:
-    """What is called and has the name of a type, ``date(date(...))``, is read as a type, then as a function."""
-    from sqlglot.errors import ParseError
-    from sqlglot.tokens import TokenType
-
-    types = _type_tokens(dialect)
-    open_calls: list[bool] = []
-    previous = TokenType.SEMICOLON
-    for token in stream:
-        if token.token_type is TokenType.L_PAREN:
-            open_calls.append(previous in types)
-            if sum(open_calls) > MAX_TYPE_CALLS:
-                raise ParseError(f"more than {MAX_TYPE_CALLS} calls of types in one another")
-        elif token.token_type is TokenType.R_PAREN and open_calls:
-            open_calls.pop()
-        previous = token.token_type
-
-
 @cache
-def _type_tokens(dialect: str) -> frozenset[TokenType]:
+def _signs(dialect: str) -> tuple[frozenset[TokenType], ...]:
+    """Tokens that open a bracket, that close one, that nest nothing, and that are types of the dialect."""
     from sqlglot.dialects.dialect import Dialect
-
-    return frozenset(Dialect.get_or_raise(dialect).parser_class.TYPE_TOKENS)
-
-
-@cache
-def _signs() -> tuple[frozenset[TokenType], frozenset[TokenType], frozenset[TokenType]]:
-    """Tokens that open a bracket, that close one, and that nest nothing."""
     from sqlglot.tokens import TokenType
 
-    def kinds(names: str) -> frozenset[TokenType]:
-        return frozenset(TokenType[name] for name in names.split())
-
-    return kinds("L_PAREN L_BRACKET L_BRACE"), kinds("R_PAREN R_BRACKET R_BRACE"), kinds(FLAT)
+    kinds = ("L_PAREN L_BRACKET L_BRACE", "R_PAREN R_BRACKET R_BRACE", FLAT)
+    types = frozenset(Dialect.get_or_raise(dialect).parser_class.TYPE_TOKENS)
+    return *(frozenset(TokenType[name] for name in names.split()) for names in kinds), types

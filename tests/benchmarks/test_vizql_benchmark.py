@@ -11,8 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from nl2sql.benchmarks import load_benchmark
-from nl2sql.benchmarks.packaged import load_packaged
-from nl2sql.benchmarks.structured import load_vizql
+from nl2sql.benchmarks.packaged import load_packaged, load_vizql
 from nl2sql.cli import app
 from nl2sql.databases.packaged import database_ids
 from nl2sql.errors import BenchmarkError
@@ -102,6 +101,6 @@ def test_a_run_takes_its_dev_half_unless_another_is_named() -> None:
 
 def test_a_broken_file_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "vizql.json").write_text('[{"id": "a"}]', encoding="utf-8")
-    monkeypatch.setattr("nl2sql.benchmarks.structured.data_root", lambda: tmp_path)
+    monkeypatch.setattr("nl2sql.benchmarks.packaged.data_root", lambda: tmp_path)
     with pytest.raises(BenchmarkError, match=r"structured queries .*vizql.json cannot be read: KeyError"):
         load_vizql()

@@ -14,10 +14,9 @@ from typing import Any
 
 import pytest
 
-from nl2sql.databases.engines import clickhouse, confine
-from nl2sql.databases.engines.adapters import ADAPTERS
+from nl2sql.databases.engines import adapters, confine
+from nl2sql.databases.engines.adapters import ADAPTERS, Refused
 from nl2sql.databases.engines.database import EngineDatabase
-from nl2sql.databases.engines.statement import Refused
 from nl2sql.databases.schema import Column, ForeignKey
 from nl2sql.interfaces import Database
 
@@ -175,11 +174,11 @@ def test_an_address_of_mysql_has_no_options_but_its_socket(options: str) -> None
 
 
 def test_clickhouse_is_read_only_within_the_bounds_of_the_page(tmp_path: Path) -> None:
-    settings = clickhouse.SETTINGS
+    settings = adapters.SETTINGS
     assert (settings["mode"], settings["readonly"], settings["max_threads"]) == ("ro", "1", "1")
     assert (settings["max_memory_usage"], settings["max_result_bytes"]) == (str(2**30), str(2**26))
     (tmp_path / "metadata").mkdir()
     with pytest.raises(Refused, match="is no ClickHouse folder: it has no store"):
         ADAPTERS["clickhouse"](str(tmp_path), str(tmp_path))
     values = [None, "é", 1, 1.5, True, [1, "ü"], {"a": [None]}]
-    assert [clickhouse._value(value) for value in values] == [None, "é", 1, 1.5, True, '[1, "ü"]', '{"a": [null]}']
+    assert [adapters._value(value) for value in values] == [None, "é", 1, 1.5, True, '[1, "ü"]', '{"a": [null]}']

@@ -14,6 +14,7 @@ import pytest
 
 from nl2sql.databases import packaged
 from nl2sql.databases.engines import child
+from nl2sql.databases.engines.adapters import Refused, described
 from nl2sql.databases.engines.child import error_reply, execute_request, plain
 from nl2sql.databases.engines.database import (
     EngineDatabase,
@@ -24,7 +25,6 @@ from nl2sql.databases.engines.database import (
     engine_error_kind,
     without_excerpt,
 )
-from nl2sql.databases.engines.statement import Refused, described
 from nl2sql.databases.schema import Column, ForeignKey, Table
 from nl2sql.errors import BenchmarkError, UsageError
 

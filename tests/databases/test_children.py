@@ -17,8 +17,15 @@ import pytest
 from nl2sql.databases.sqlite import worker
 from nl2sql.databases.sqlite.batch import ORDERED, ROWS, PairsResult, run_pairs
 from nl2sql.databases.sqlite.database import QueryPool
-from nl2sql.databases.sqlite.framed_child import FramedChild, _processor_seconds, _TimeLeft
-from nl2sql.databases.sqlite.process import MAX_REPLY_BYTES, Interrupted, Worker, WorkerGone
+from nl2sql.databases.sqlite.process import (
+    MAX_REPLY_BYTES,
+    FramedChild,
+    Interrupted,
+    Worker,
+    WorkerGone,
+    _processor_seconds,
+    _TimeLeft,
+)
 
 # ------------------------------------------------------------------------------------------------- one worker process
 

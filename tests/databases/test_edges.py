@@ -17,7 +17,7 @@ from nl2sql.databases.data_files import as_sqlite, is_data
 from nl2sql.databases.schema import Column, Schema, Table
 from nl2sql.databases.sqlite.batch import run_pairs
 from nl2sql.databases.sqlite.database import QueryPool, SqliteDatabase
-from nl2sql.databases.sqlite.framed_child import Children
+from nl2sql.databases.sqlite.process import Children
 from nl2sql.databases.sqlite.worker import OpenDatabases
 from nl2sql.databases.validation import validate_sql
 from nl2sql.errors import DatabaseError, UsageError

@@ -22,6 +22,7 @@ import pytest
 import sandbox_lab
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from people import every_result
 
 from nl2sql.databases.sqlite.database import QueryPool, SqliteDatabase
 from nl2sql.errors import DatabaseError, UsageError
@@ -192,7 +193,7 @@ def test_a_timeout_that_no_timer_can_hold_is_a_usage_error(timeout_s: float, lab
     with pytest.raises(UsageError, match="timeout_s"):
         lab.pool.run(lab.database, "SELECT 1", timeout_s=timeout_s)
     with pytest.raises(UsageError, match="timeout_s"):
-        lab.pool.run_many(lab.database, ["SELECT 1"], timeout_s=timeout_s)
+        every_result(lab.pool, lab.database, ["SELECT 1"], timeout_s=timeout_s)
 
 
 def test_json_tables_work_on_a_database_that_was_taken_into_memory(lab: Any) -> None:

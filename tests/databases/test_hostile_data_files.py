@@ -96,10 +96,10 @@ def test_a_long_file_is_read_with_a_bar_that_moves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(data_files, "SHOWN_S", 0.0)
-    lines = "".join(f"{n},Customer {n},{n % 97}.5\n" for n in range(150_000))
+    lines = "".join(f"{n},Customer {n},{n % 97}.5\n" for n in range(300_000))
     (tmp_path / "long.csv").write_text(f"id,name,paid\n{lines}")
     result = open_database(tmp_path / "long.csv").run("SELECT count(*), max(id), sum(paid) FROM long")
-    assert result.rows == ((150_000, 149_999, sum(n % 97 + 0.5 for n in range(150_000))),)
+    assert result.rows == ((300_000, 299_999, sum(n % 97 + 0.5 for n in range(300_000))),)
     shown = [int(percent) for percent in re.findall(r"long\.csv: +(\d+)%", capsys.readouterr().err)]
     assert len(set(shown)) > 3 and shown == sorted(shown)
 

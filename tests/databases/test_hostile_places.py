@@ -19,7 +19,7 @@ import database_doors
 import hostile_places
 import pytest
 
-from nl2sql.databases.sqlite import framed_child, vetting
+from nl2sql.databases.sqlite import process, vetting
 from nl2sql.databases.sqlite.database import QueryPool, SqliteDatabase
 from nl2sql.databases.sqlite.files import WalCopies, fingerprint_sqlite
 from nl2sql.errors import DatabaseError, UsageError
@@ -157,11 +157,11 @@ def test_a_name_that_does_not_print_is_shown_quoted(zoo: hostile_places.Zoo, poo
 def test_a_process_that_others_keep_from_working_is_waited_for(
     zoo: hostile_places.Zoo,
 ) -> None:
-    child = framed_child.FramedChild("nl2sql.databases.sqlite.vetting")
+    child = process.FramedChild("nl2sql.databases.sqlite.vetting")
     busy = [sys.executable, "-c", "print(flush=True)\nwhile True: pass"]
     crowd = [subprocess.Popen(busy, stdout=subprocess.PIPE) for _ in range(5)]
     try:
-        child.ask(framed_child.READY, 60)
+        child.ask(process.READY, 60)
         for pid in (child.process.pid, *(other.pid for other in crowd)):
             os.sched_setaffinity(pid, {min(os.sched_getaffinity(0))})
         for other in crowd:
@@ -186,9 +186,9 @@ def test_a_process_that_others_keep_from_working_is_waited_for(
 
 
 def test_a_process_that_sleeps_is_not_waited_for() -> None:
-    sleeper = framed_child.FramedChild("nl2sql.databases.sqlite.vetting")
+    sleeper = process.FramedChild("nl2sql.databases.sqlite.vetting")
     try:
-        sleeper.ask(framed_child.READY, 60)
+        sleeper.ask(process.READY, 60)
         started = time.monotonic()
         os.kill(sleeper.process.pid, signal.SIGSTOP)
         with pytest.raises(TimeoutError):

@@ -12,8 +12,8 @@ import pytest
 import servers
 
 from nl2sql.databases.engines import open_database
+from nl2sql.databases.engines.adapters import described
 from nl2sql.databases.engines.database import EngineDatabase
-from nl2sql.databases.engines.statement import described
 from nl2sql.databases.schema import schema_to_text
 from nl2sql.errors import DatabaseError
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from nl2sql.databases.engines.adapters import Refused, one_query
 from nl2sql.databases.engines.database import EngineDatabase
-from nl2sql.databases.engines.statement import Refused, one_query
 from nl2sql.interfaces import Database
 
 ENGINES = ("duckdb", "postgres", "mysql", "clickhouse")

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from nl2sql.databases.engines.statement import Refused, one_query
+from nl2sql.databases.engines.adapters import Refused, one_query
 from nl2sql.databases.sqlite import disk, sandbox, worker
 from nl2sql.databases.sqlite.process import DECODER, check_bounds, reported, run_result, sqlite_error_kind
 from nl2sql.databases.sqlite.sandbox import ENCODER, Rejected, Sandbox, bounded_text, single_statement

@@ -9,9 +9,8 @@ from sqlglot.errors import SqlglotError
 from nl2sql.errors import UsageError
 from nl2sql.eval.suites.neighbours import neighbours_of
 from nl2sql.eval.suites.source import SourceDatabase, read_source
-from nl2sql.sql.features import hardness
+from nl2sql.sql.features import hardness, order_free
 from nl2sql.sql.parse import MAX_DEPTH, parse_bounded
-from nl2sql.sql.row_order import order_free
 
 DEEP = 3000
 TEXTS = {

@@ -1,24 +1,88 @@
-"""One class per engine, used inside the child process only: open, explain, run, describe (ClickHouse: its own file).
+"""One class per engine, used inside the child process only: open, explain, run, describe.
 
 What holds the statement back is the engine itself (read-only mode, external access off, time and memory limits), never
 a list of words; ``one_query`` merely refuses early what is none. ``Refused`` carries the error kind.
+
+>>> one_query("SELECT 1; ;", "duckdb")
+'SELECT 1'
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+import json
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
-from nl2sql.databases.engines.clickhouse import ClickHouse
 from nl2sql.databases.engines.confine import confine
-from nl2sql.databases.engines.statement import Refused, described, one_query
 
 MEMORY = "1GB"
 BATCH = 1000  # rows fetched at once
 AS_WRITTEN = ("date", "time", "timetz", "timestamp", "timestamptz", "interval", "json", "jsonb", "record")
 MYSQL_OPTIONS = frozenset(("socket", "charset"))  # which is always utf8mb4
 Rows = tuple[list[str], Iterator[tuple]]
+BLANK = r"(?:\s|\ufeff|--[^\n]*(?:\n|$)|/\*(?!!)(?:[^*]|\*(?!/))*\*/|\()*"
+HASH_COMMENTS = r"(?:\s|\ufeff|--[^\n]*(?:\n|$)|#[^\n]*(?:\n|$)|/\*(?!!)(?:[^*]|\*(?!/))*\*/|\()*"
+WORD = re.compile(r"[^\W\d]\w*|/\*!|\S")
+STARTS = frozenset(("SELECT", "WITH", "VALUES", "TABLE"))
+
+
+class Refused(Exception):
+    """A statement, or a connection, that is refused. ``kind`` is one of RunResult's error kinds."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+def one_query(sql: str, dialect: str) -> str:
+    """``sql`` without the semicolons at its end. Raises Refused for a blank text or one that is not a query."""
+    blank = re.compile(HASH_COMMENTS if dialect in ("mysql", "clickhouse") else BLANK).match(sql)
+    word = WORD.match(sql, blank.end() if blank else 0)
+    if word is None:
+        raise Refused("empty", "no statement: the SQL is blank or only a comment")
+    if word[0].upper() not in STARTS:
+        raise Refused("denied", f"{word[0].upper()[:30]} is not a SELECT; only SELECT statements may run")
+    if dialect == "clickhouse":
+        _one_clickhouse_query(sql)
+    return sql.rstrip("; \t\r\n")
+
+
+def _one_clickhouse_query(sql: str) -> None:
+    """chdb runs several statements in a row, and writes files for INTO OUTFILE; the others refuse that themselves."""
+    import sqlglot
+    from sqlglot.errors import SqlglotError
+    from sqlglot.tokens import TokenType
+
+    try:
+        tokens = sqlglot.tokenize(sql, dialect="clickhouse")
+    except (SqlglotError, ValueError):
+        return  # it will not lex there either
+    words = [token.text.upper() if token.token_type is not TokenType.STRING else "" for token in tokens]
+    closed = [at for at, token in enumerate(tokens) if token.token_type is TokenType.SEMICOLON]
+    if any(token.token_type is not TokenType.SEMICOLON for token in tokens[closed[0] if closed else len(tokens) :]):
+        raise Refused("multi_statement", "more than one statement; send one SELECT")
+    if any(words[at : at + 2] == ["INTO", "OUTFILE"] for at in range(len(words))):
+        raise Refused("denied", "INTO OUTFILE writes a file; only SELECT statements may run")
+
+
+def described(
+    columns: Sequence[Sequence[Any]], primary: dict[str, list[str]], foreign: list[list[Any]], views: set[str]
+) -> list[dict[str, Any]]:
+    """Tables as JSON from rows (table, column, type, not null), in the order in which they come."""
+    tables: dict[str, dict[str, Any]] = {}
+    for table, column, kind, not_null in columns:
+        entry = tables.setdefault(table, {"name": table, "columns": [], "foreign_keys": [], "view": table in views})
+        entry["columns"].append([column, kind, column in primary.get(table, ()), bool(not_null)])
+    for table, own, other, other_columns in foreign:
+        if table in tables and other in tables:  # which may be one that this user does not see
+            tables[table]["foreign_keys"].append([own, other, other_columns])
+    return list(tables.values())
+
+
+# ------------------------------------------------------------------------------------------- the engines
 
 
 class DuckDb:
@@ -299,6 +363,89 @@ class MySql:
             key[3].append(other_column)
         views = {row[0] for row in columns if row[4]}
         return described([row[:4] for row in columns], primary, list(foreign.values()), views)
+
+
+FORMAT = "JSONCompactEachRowWithNamesAndTypes"
+PARTS = ("data", "metadata", "store")
+SETTINGS = {
+    "mode": "ro",
+    "readonly": "1",
+    "max_threads": "1",
+    "max_memory_usage": str(2**30),
+    "max_result_bytes": str(64 * 2**20),
+    "output_format_json_quote_denormals": "1",  # else nan and inf come as null
+}
+
+
+class ClickHouse:
+    """A folder that chdb (or clickhouse-local --path) made; tables are those of the database ``default``.
+
+    Its read-only mode closes table functions such as ``file()`` and ``url()``, but not the function ``file()`` nor
+    ``INTO OUTFILE``: those are closed by Landlock, which has to be in force before the engine starts its threads.
+    Raises Refused where the kernel has no Landlock. The engine writes a status file, so it gets a folder of its own in
+    which the database's parts are links; the real folder is read-only for the process.
+    """
+
+    dialect = "clickhouse"
+
+    def __init__(self, target: str, scratch: str) -> None:
+        from chdb import session
+
+        missing = [part for part in ("metadata", "store") if not (Path(target) / part).is_dir()]
+        if missing:
+            raise Refused("other", f"{target} is no ClickHouse folder: it has no {missing[0]}")
+        for part in PARTS:
+            if (Path(target) / part).exists():
+                Path(scratch, part).symlink_to(Path(target, part))
+        if not confine([target], [scratch]):
+            raise Refused("denied", "ClickHouse can be opened safely only where the kernel has Landlock (Linux 5.13)")
+        settings = "&".join(f"{name}={value}" for name, value in SETTINGS.items())
+        self.session = session.Session(f"{scratch}?{settings}")
+        self.version = str(self._rows("SELECT version()")[0][0])
+
+    def query(self, sql: str, timeout_s: float, explain: bool) -> Rows:
+        sql = one_query(sql, self.dialect)
+        try:
+            lines = self._lines(f"EXPLAIN {sql}" if explain else sql)
+        except Exception:
+            self.session.query("SELECT 1")  # chdb puts what a failed query had written before the next result
+            raise
+        names = next(lines, None)
+        types = next(lines, None)
+        if not isinstance(names, list) or not isinstance(types, list):
+            raise Refused("denied", "not a SELECT, or one with a FORMAT of its own: leave FORMAT out")
+        return [str(name) for name in names], (tuple(map(_value, row)) for row in lines)
+
+    def tables(self) -> list[dict[str, Any]]:
+        columns = self._rows(
+            "SELECT table, name, type, 1, is_in_primary_key FROM system.columns WHERE database = 'default'"
+            " AND NOT startsWith(table, '.inner') ORDER BY table, position"
+        )
+        if not columns:
+            raise Refused("other", "its database default has no tables, and only those of default are read")
+        views = self._rows("SELECT name FROM system.tables WHERE database = 'default' AND engine LIKE '%View'")
+        primary: dict[str, list[str]] = {}
+        for table, name, *_, key in columns:
+            primary.setdefault(table, []).extend([name] if key else [])
+        rows = [
+            [t, c, kind, not kind.startswith(("Nullable(", "LowCardinality(Nullable("))] for t, c, kind, *_ in columns
+        ]
+        return described(rows, primary, [], {row[0] for row in views})
+
+    def _rows(self, sql: str) -> list[list[Any]]:
+        return list(self._lines(sql))[2:]
+
+    def _lines(self, sql: str) -> Iterator[Any]:
+        text = self.session.query(sql, FORMAT).bytes().decode("utf-8", "replace")
+        try:
+            lines = text.split("\n")  # not splitlines: a text may hold U+0085 or U+2028 as it is
+            return iter([json.loads(line) for line in lines if line])
+        except ValueError:
+            raise Refused("denied", "a FORMAT of its own: leave FORMAT out, rows are returned as they are") from None
+
+
+def _value(value: Any) -> Any:
+    return value if value is None or isinstance(value, (str, int, float)) else json.dumps(value, ensure_ascii=False)
 
 
 READ_ONLY_ROLE = "connect as a user that may only SELECT from this database (docs/repair.md shows how to make one)"

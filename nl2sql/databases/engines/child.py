@@ -25,7 +25,7 @@ from typing import Any
 if __name__ == "__main__":  # -I leaves the script's folder out; this copy of nl2sql is the one to load
     sys.path.insert(0, os.path.abspath(__file__).rsplit(os.sep, 4)[0])  # noqa: PTH100
 
-from nl2sql.databases.engines.statement import Refused
+from nl2sql.databases.engines.adapters import ADAPTERS, Refused
 from nl2sql.databases.sqlite.worker import receive, send
 
 RESULT_BYTES = 64 * 2**20  # as much as the SQLite worker sends; the parent holds it all
@@ -108,8 +108,6 @@ def message_of(error: BaseException) -> str:
 
 
 def main() -> None:
-    from nl2sql.databases.engines.adapters import ADAPTERS
-
     for name, value in (
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_DATA, DATA_BYTES),

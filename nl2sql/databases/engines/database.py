@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from nl2sql.databases.schema import Column, ForeignKey, Schema, Table, quote_always
+from nl2sql.databases.schema import Column, ForeignKey, Schema, Table, first_rows, quote_always
 from nl2sql.databases.sqlite.process import Worker, WorkerGone, check_bounds, forgets_after_fork
 from nl2sql.errors import DatabaseError, UsageError, one_line
 from nl2sql.interfaces import RunResult
@@ -151,17 +151,8 @@ class EngineDatabase:
         return self._schema
 
     def sample(self, table: str, n: int = 3) -> list[dict[str, Any]]:
-        """The first ``n`` rows of ``table`` as dicts. Raises UsageError for an unknown table."""
-        described = self.schema().table(table)
-        if described is None:
-            names = ", ".join(t.name for t in self.schema().tables[:20])
-            raise UsageError(f"no table {table!r} in {self.name}; its tables: {names}")
-        result = self.run(
-            f"SELECT * FROM {quote_always(described.name, self.dialect)} LIMIT {int(n)}", timeout_s=10.0, max_rows=n
-        )
-        if not result.success:
-            raise DatabaseError(f"table {described.name!r} of {self.name} cannot be read: {result.error}")
-        return [dict(zip(result.columns, row, strict=True)) for row in result.rows]
+        """The first ``n`` rows of ``table`` as dicts. Raises UsageError for an unknown table or a negative ``n``."""
+        return first_rows(self, table, n, 10.0)
 
     def explain(self, sql: str, *, timeout_s: float = 5.0) -> RunResult:
         """Compile one SELECT without running it; rows of the engine's plan."""

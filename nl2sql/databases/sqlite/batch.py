@@ -1,8 +1,8 @@
 """Many statements on several database files, compared where they are executed: one request, any number of results.
 
-``run_many`` executes statements on one database. ``run_pairs`` judges pairs (gold, prediction) on several files:
-equal results never leave the worker process. A worker that dies or hangs loses nothing: what it had not reported is
-run again, and only the statement that it fell over (twice, or past its deadline) is recorded as failed.
+``run_pairs`` judges pairs (gold, prediction) on several files: equal results never leave the worker process. A worker
+that dies or hangs loses nothing: what it had not reported is run again, and only the statement that it fell over
+(twice, or past its deadline) is recorded as failed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from nl2sql.interfaces import RunResult
 if TYPE_CHECKING:
     from nl2sql.databases.sqlite.database import QueryPool
 
-__all__ = ["ORDERED", "ROWS", "ROWS_IF_WRONG", "Pair", "PairsResult", "run_many", "run_pairs"]
+__all__ = ["ORDERED", "ROWS", "ROWS_IF_WRONG", "Pair", "PairsResult", "run_pairs"]
 
 SLACK_S = 0.1  # by which a worker may be late with its news, above the grace that a single statement has
 OWN_WORK_S = 30.0  # for comparing and sending large results
@@ -54,15 +54,6 @@ class PairsResult:
             return self.verdicts[file, pair]
         except KeyError:
             raise RuntimeError(f"the worker gave no verdict on pair {pair} of file {file}") from None
-
-
-def run_many(
-    pool: QueryPool, path: str | Path, statements: Sequence[str], *, timeout_s: float = 30.0, max_rows: int = 10_000
-) -> list[RunResult]:
-    """The result of every statement, as ``QueryPool.run`` would give it, in one request to one worker."""
-    pairs = [(-1, index, ROWS) for index in range(len(statements))]
-    judged = run_pairs(pool, [path], statements, pairs, timeout_s=timeout_s, max_rows=max_rows)
-    return [judged.results[0, index] for index in range(len(statements))]
 
 
 def run_pairs(

@@ -11,12 +11,11 @@ import sqlite3
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from nl2sql.databases.schema import Descriptions, Schema, described, introspect, quote_always
-from nl2sql.databases.sqlite import batch
+from nl2sql.databases.schema import Descriptions, Schema, described, first_rows, introspect
 from nl2sql.databases.sqlite.files import (
     WalCopies,
     check_is_file,
@@ -91,15 +90,6 @@ class QueryPool:
     def explain(self, path: str | Path, sql: str, *, timeout_s: float = 5.0) -> RunResult:
         """Compile one SELECT without running it; rows of ``EXPLAIN QUERY PLAN``. Errors as from ``run``."""
         return self._request("explain", os.fspath(path), sql, timeout_s, 1000)
-
-    def run_many(
-        self, path: str | Path, statements: Sequence[str], *, timeout_s: float = 30.0, max_rows: int = 10_000
-    ) -> list[RunResult]:
-        """``run`` for many statements on one file in one round trip; ``timeout_s`` is for each of them.
-
-        Unlike ``run``, a statement whose worker dies is tried again before it counts as failed.
-        """
-        return batch.run_many(self, path, statements, timeout_s=timeout_s, max_rows=max_rows)
 
     def readable(self, path: str) -> tuple[str, str]:
         """(URI, version) of the file to open for ``path``. Raises OSError, sqlite3.Error."""
@@ -302,16 +292,7 @@ class SqliteDatabase:
 
     def sample(self, table: str, n: int = 3) -> list[dict[str, Any]]:
         """The first ``n`` rows of ``table`` as dicts. Raises UsageError for an unknown table or a negative ``n``."""
-        if n < 0:
-            raise UsageError(f"cannot show {n} rows; give 0 or more")
-        found = self.schema().table(table)
-        if found is None:
-            names = ", ".join(t.name for t in self.schema().tables[:20])
-            raise UsageError(f"no table {table!r} in {self.name}; its tables: {names}")
-        result = self.run(f"SELECT * FROM {quote_always(found.name)} LIMIT {n}", timeout_s=OPEN_S, max_rows=n)
-        if not result.success:
-            raise DatabaseError(f"table {found.name!r} of {shown_path(self.path)} cannot be read: {result.error}")
-        return [dict(zip(result.columns, row, strict=True)) for row in result.rows]
+        return first_rows(self, table, n, OPEN_S)
 
     def explain(self, sql: str, *, timeout_s: float = 5.0) -> RunResult:
         return self.pool.explain(self.path, sql, timeout_s=timeout_s)

@@ -19,7 +19,7 @@ import sqlite3
 from functools import lru_cache
 
 from nl2sql.databases.schema import introspect, quote_always
-from nl2sql.databases.sqlite.framed_child import PATIENCE, Children, reply, requests
+from nl2sql.databases.sqlite.process import PATIENCE, Children, reply, requests
 from nl2sql.databases.sqlite.worker import restrict_process
 
 OPEN_S = 4.0  # for whatever opens a file: to copy, describe or read it, and another second for every ...

@@ -19,7 +19,7 @@ from typing import Any
 
 from nl2sql.databases.sqlite.disk import stored_bytes
 from nl2sql.databases.sqlite.files import shown_path, unusable
-from nl2sql.databases.sqlite.framed_child import PATIENCE, Children
+from nl2sql.databases.sqlite.process import PATIENCE, Children
 from nl2sql.databases.sqlite.vetting import rows_deadline
 from nl2sql.errors import DatabaseError, UsageError, one_line
 from nl2sql.machine import cache_dir

@@ -2,7 +2,7 @@
 
 A CHECK, a generated column or an index on an expression is executed for every row that is written, and
 SQLite cannot be interrupted inside of one: this process is killed where it takes too long. Started by
-``nl2sql.eval.replicas`` as a ``framed_child``.
+``nl2sql.eval.replicas`` as a ``FramedChild``.
 
 Requests: ``{"task": "read", "path", "seed", "table_rows"}``, answered with the number of ``rows``; then
 ``{"task": "write", "target", "number"}`` for each replica; or ``{"task": "shuffle", "path", "target",
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from nl2sql.databases.sqlite.files import WalCopies
-from nl2sql.databases.sqlite.framed_child import PATIENCE, reply, requests
+from nl2sql.databases.sqlite.process import PATIENCE, reply, requests
 from nl2sql.databases.sqlite.worker import restrict_process
 from nl2sql.eval.replicas import perturb
 from nl2sql.eval.replicas.shape import declared, encoded, open_read_only, quoted, table_kinds

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nl2sql.interfaces import RunResult
-from nl2sql.sql.parse import parse_bounded, past_limits, remember_short
+from nl2sql.sql.parse import parse_query, past_limits, remember_short
 
 QUOTED = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|`[^`]*`|\[[^\]]*\]|--[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 ORDER_BY = re.compile(r"\border\s+by\b", re.IGNORECASE)
@@ -123,13 +123,9 @@ def placed(sql: str, gold: RunResult, run: Callable[[str], RunResult], dialect: 
 @remember_short(256)  # whole trees: what is read off them is kept above
 def _outermost(sql: str, dialect: str) -> Any:
     from sqlglot import expressions as exp
-    from sqlglot.errors import SqlglotError
 
-    try:
-        tree: Any = parse_bounded(sql, dialect)
-    except (SqlglotError, RecursionError):
-        return None
-    while isinstance(tree, (exp.Subquery, exp.Paren)) and not tree.args.get("order"):
+    tree: Any = parse_query(sql, dialect)
+    while isinstance(tree, exp.Subquery) and not tree.args.get("order"):
         tree = tree.this
     return tree if isinstance(tree, exp.Query) else None
 

@@ -24,7 +24,7 @@ from nl2sql.interfaces import RunResult
 
 Column = tuple[Any, ...]
 
-ORDERED = "ORDER BY json_each.key"  # ends a gold table whose order counts (``benchmarks.result_tables``)
+ORDERED = "ORDER BY json_each.key"  # ends a gold table whose order counts (``benchmarks.published``)
 CLOSE = 1e-2
 SEARCH_ROWS = 1_000_000  # rows that a search for a choice of columns may look at
 MISSING = frozenset(

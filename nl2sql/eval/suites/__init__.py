@@ -24,7 +24,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from nl2sql.databases.sqlite.framed_child import FramedChild
+from nl2sql.databases.sqlite.process import FramedChild
 from nl2sql.errors import DatabaseError, UsageError
 from nl2sql.interfaces import Question
 from nl2sql.machine import cache_dir, from_json, write_whole

@@ -1,6 +1,6 @@
 """The process that builds and checks suites: generation, mutation and, in the sandbox, execution.
 
-Started by ``run_tasks`` as a ``framed_child``. The process cannot grow any file (RLIMIT_FSIZE is 0): databases go
+Started by ``run_tasks`` as a ``FramedChild``. The process cannot grow any file (RLIMIT_FSIZE is 0): databases go
 back as bytes.
 
 Requests: ``{"source": key, "data": SourceDatabase or null}`` (data once per source), and with it ``"task"``: "build"
@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from nl2sql.databases.sqlite.framed_child import reply, requests
+from nl2sql.databases.sqlite.process import reply, requests
 from nl2sql.databases.sqlite.worker import restrict_process
 from nl2sql.eval.suites.distil import Gold, Workplace, distil, gold_result, read_gold
 from nl2sql.eval.suites.source import SourceDatabase

@@ -9,8 +9,7 @@ from typer.testing import CliRunner
 
 from nl2sql.benchmarks import FolderBenchmark
 from nl2sql.cli.data import replicas as app
-from nl2sql.databases.sqlite.framed_child import _encoded
-from nl2sql.databases.sqlite.process import DECODER
+from nl2sql.databases.sqlite.process import DECODER, _encoded
 from nl2sql.errors import DatabaseError, UsageError
 from nl2sql.eval import suites
 from nl2sql.eval.suites import SuiteOrder, build_suites, suite_databases, suite_fingerprint
