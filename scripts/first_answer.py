@@ -229,7 +229,8 @@ def groups_of(
     groups = {"all": list(scores.items)}
     for name in LEVELS:
         groups[name] = [item for item in scores.items if level[item.id] == name]
-    groups |= dict(sorted(scores.grouped(lambda item: item.db_id).items()))
+    for name in sorted({item.db_id for item in scores.items}):
+        groups[name] = [item for item in scores.items if item.db_id == name]
     return {name: counts(items, answers) for name, items in groups.items() if items}
 
 

@@ -25,8 +25,7 @@ from typing import Any
 
 from nl2sql.databases.schema import quote_always, quote_text
 from nl2sql.errors import BenchmarkError
-from nl2sql.eval.rules.livesqlbench import IN_ORDER
-from nl2sql.eval.rules.spider2 import ORDERED, as_pandas_reads
+from nl2sql.eval.rules.published import IN_ORDER, ORDERED, as_pandas_reads
 
 Record = Mapping[str, Any]
 Read = Callable[[Path], list[dict[str, Any]]]

@@ -75,10 +75,9 @@ def score_command(
     from nl2sql.benchmarks.corrections import read_corrections, score_corrected
     from nl2sql.benchmarks.load import named
     from nl2sql.eval import score_many
-    from nl2sql.eval.comparison import overlay_record, overlay_text, overlays
-    from nl2sql.eval.perturbed import before_after
+    from nl2sql.eval.comparison import before_after, overlay_record, overlay_text, overlays
     from nl2sql.eval.predictions import read_predictions, with_golds
-    from nl2sql.eval.reliability import points, reliability
+    from nl2sql.eval.scores import reliability
     from nl2sql.eval.stats import percent
 
     if cases is not None:
@@ -114,7 +113,7 @@ def score_command(
         found = overlays(scored, score_corrected(loaded, asked, told, answers, scored, **options)) if told else []
     runs = [(file, scored[str(file)]) for file in files]
     perturbed = {file: pairs for file, s in runs if (pairs := before_after(kept, s.items))}
-    reliable = {file: reliability(p) for file, s in runs if (p := points(s.items, answers[str(file)], asked))}
+    reliable = {file: rs for file, s in runs if (rs := reliability(s.items, answers[str(file)], asked))}
     for file, result in runs:
         result.warnings[:0] = read[str(file)][1]
     if as_json:

@@ -18,9 +18,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
+from typing import NamedTuple
 
 from nl2sql.databases.schema import Schema
+from nl2sql.eval.rules import gold_order, results_match
 from nl2sql.interfaces import Question, RunResult
+from nl2sql.sql.facets import differing
 
 CAUSES: Mapping[str, str] = MappingProxyType(
     {
@@ -98,8 +101,6 @@ class _Facts:
     @cached_property
     def differing(self) -> frozenset[str]:
         """The facets in which the syntax trees differ; none where they cannot be compared."""
-        from nl2sql.sql.facets import differing
-
         names = differing(self.gold_sql, self.predicted_sql, self.schema) or frozenset()
         if len(names) > 1 and "distinct" in names and not _repeats(self.gold) and not _repeats(self.predicted):
             names -= {"distinct"}  # nothing is repeated: DISTINCT or not makes no difference here
@@ -117,43 +118,29 @@ class _Facts:
     @cached_property
     def same_answer(self) -> bool:
         """Whether the results match after all (the prediction is wrong on other databases only)."""
-        from nl2sql.eval.rules import gold_order, results_match
-
         return results_match(self.gold, self.predicted, **gold_order(self.gold_sql, self.gold))
 
 
-@dataclass(frozen=True)
-class CauseRule:
+class CauseRule(NamedTuple):
     """``cause`` holds where ``test`` does and no rule above it did."""
 
     cause: str
     test: Callable[[_Facts], bool]
-    why: str
 
 
 def _only(cause: str) -> CauseRule:
-    return CauseRule(cause, lambda facts: facts.single_cause == cause, "the queries differ in this respect only")
+    return CauseRule(cause, lambda facts: facts.single_cause == cause)
 
 
 def _when(cause: str, *facets: str) -> CauseRule:
-    return CauseRule(
-        cause, lambda facts: facts.differs(*facets), f"the queries differ in {', '.join(facets)}, among others"
-    )
-
-
-def _no_rows(facts: _Facts) -> bool:
-    return not facts.predicted.rows and bool(facts.gold.rows)
+    return CauseRule(cause, lambda facts: facts.differs(*facets))
 
 
 def _rows_in_another_order(facts: _Facts) -> bool:
-    from nl2sql.eval.rules import results_match
-
     return not facts.same_answer and results_match(facts.gold, facts.predicted, ordered=False)
 
 
 def _rows_repeated(facts: _Facts) -> bool:
-    from nl2sql.eval.rules import results_match
-
     if facts.same_answer or facts.differs("projection") or len(facts.gold.rows) == len(facts.predicted.rows):
         return False
     return results_match(_without_repeats(facts.gold), _without_repeats(facts.predicted), ordered=False)
@@ -172,16 +159,16 @@ def _other_columns(facts: _Facts) -> bool:
 
 
 RULES: Sequence[CauseRule] = (
-    CauseRule("empty_result", _no_rows, "no rows, where the gold has some"),
+    CauseRule("empty_result", lambda facts: not facts.predicted.rows and bool(facts.gold.rows)),
     _only("join_path"),
     _only("grouping_aggregate"),
     _only("filter_value"),
     _only("projection"),
     _only("order_limit"),
     _only("duplicates"),
-    CauseRule("order_limit", _rows_in_another_order, "the same rows in another order"),
-    CauseRule("projection", _other_columns, "the same rows with other, more or fewer columns"),
-    CauseRule("duplicates", _rows_repeated, "the same rows, repeated another number of times"),
+    CauseRule("order_limit", _rows_in_another_order),
+    CauseRule("projection", _other_columns),
+    CauseRule("duplicates", _rows_repeated),
     _when("join_path", "tables"),
     _when("grouping_aggregate", "aggregates", "grouped", "having"),
     _when("filter_value", "filters"),
@@ -249,8 +236,8 @@ def _without_repeats(result: RunResult) -> RunResult:
 
 def _columns(result: RunResult) -> list[tuple[object, ...]]:
     """The columns of a result, each with its values in an order of their own: rows are not matched up."""
-    return [tuple(sorted(map(_sortable, column), key=repr)) for column in zip(*result.rows, strict=True)]
 
+    def sortable(value: object) -> object:
+        return float(value) if isinstance(value, int) and abs(value) < 2**53 else value
 
-def _sortable(value: object) -> object:
-    return float(value) if isinstance(value, int) and abs(value) < 2**53 else value
+    return [tuple(sorted(map(sortable, column), key=repr)) for column in zip(*result.rows, strict=True)]

@@ -1,4 +1,5 @@
-"""Scores side by side: which items only one of two sets gets right, and scores as published and as corrected.
+"""Scores side by side: items that only one of two sets gets right, scores as published and as corrected, and EX
+before and after a perturbation of the question.
 
 >>> ranks({"a": 0.5, "b": 0.7, "c": 0.5})
 {'a': 2, 'b': 1, 'c': 2}
@@ -6,18 +7,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias
 
 from nl2sql.errors import UsageError
 from nl2sql.eval.scores import ItemScore, Scores, one_metric
-from nl2sql.eval.stats import percent
+from nl2sql.eval.stats import clustered_interval, mcnemar, percent
 from nl2sql.eval.tables import table_text
+from nl2sql.interfaces import Question
+from nl2sql.sql.features import FEATURES, LEVELS, UNKNOWN, features
 
 Pair: TypeAlias = tuple[ItemScore, ItemScore]
 Verdict: TypeAlias = Callable[[ItemScore], Any]
 RIGHT = "right"
+WIN, LOSS = (True, False), (False, True)
 
 
 @dataclass(frozen=True)
@@ -62,7 +67,7 @@ class Comparison:
     groups: dict[str, dict[str, Group]]
     failures_a: dict[str, int]
     failures_b: dict[str, int]
-    moved: list[Move] = field(default_factory=list)
+    moved: list[Move]
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -84,10 +89,13 @@ def compare_scores(a: Scores, b: Scores, *, metric: str | None = None) -> Compar
     }
     chosen = one_metric(metric or "EX", list(verdicts))
     verdict = verdicts[chosen]
+    golds = a.gold_sql
+    keyed = [({"hardness": a.hardness or UNKNOWN, **features(golds.get(a.id, ""))}, (a, b)) for a, b in pairs]
+    orders: Mapping[str, Sequence[str]] = {"hardness": LEVELS, **FEATURES}
     return Comparison(
         chosen,
         {name: _paired(pairs, of) for name, of in verdicts.items()},
-        {name: _groups(pairs, keys, verdict) for name, keys in _groupings(a, pairs).items()},
+        {name: _groups([(keys[name], pair) for keys, pair in keyed], order, verdict) for name, order in orders.items()},
         _failures((first for first, _ in pairs), verdict),
         _failures((second for _, second in pairs), verdict),
         _moved(pairs, verdict),
@@ -95,50 +103,22 @@ def compare_scores(a: Scores, b: Scores, *, metric: str | None = None) -> Compar
 
 
 def _paired(pairs: Sequence[Pair], verdict: Verdict) -> PairedMetric:
-    from nl2sql.eval.stats import mcnemar
-
     verdicts = [(bool(verdict(a)), bool(verdict(b))) for a, b in pairs]
     test = mcnemar(verdicts, [a.db_id for a, _ in pairs])
-    return PairedMetric(
-        sum(first for first, _ in verdicts) / len(pairs),
-        sum(second for _, second in verdicts) / len(pairs),
-        len(pairs),
-        test.p,
-        test.p_databases,
-        [a.id for (a, _), (first, second) in zip(pairs, verdicts, strict=True) if first and not second],
-        [a.id for (a, _), (first, second) in zip(pairs, verdicts, strict=True) if second and not first],
-    )
+    ours, theirs = (sum(side) / len(pairs) for side in zip(*verdicts, strict=True))
+    wins, losses = ([a.id for (a, _), v in zip(pairs, verdicts, strict=True) if v == won] for won in (WIN, LOSS))
+    return PairedMetric(ours, theirs, len(pairs), test.p, test.p_databases, wins, losses)
 
 
-def _groupings(scores: Scores, pairs: Sequence[Pair]) -> dict[str, list[tuple[str, Pair]]]:
-    """Grouping -> (group, pair) in the order in which groups are shown."""
-    from nl2sql.sql.features import FEATURES, LEVELS, UNKNOWN, features
-
-    keyed = [({"hardness": a.hardness or UNKNOWN, **features(scores.gold_sql.get(a.id, ""))}, (a, b)) for a, b in pairs]
-    orders: Mapping[str, Sequence[str]] = {"hardness": LEVELS, **FEATURES}
-    return {
-        name: sorted(
-            ((keys[name], pair) for keys, pair in keyed),
-            key=lambda entry: order.index(entry[0]) if entry[0] in order else len(order),
-        )
-        for name, order in orders.items()
-    }
-
-
-def _groups(pairs: Sequence[Pair], keyed: Sequence[tuple[str, Pair]], verdict: Verdict) -> dict[str, Group]:
+def _groups(keyed: Sequence[tuple[str, Pair]], order: Sequence[str], verdict: Verdict) -> dict[str, Group]:
     grouped: dict[str, list[tuple[bool, bool]]] = {}
-    for key, (a, b) in keyed:
+    for key, (a, b) in sorted(keyed, key=lambda entry: order.index(entry[0]) if entry[0] in order else len(order)):
         grouped.setdefault(key, []).append((bool(verdict(a)), bool(verdict(b))))
-    return {
-        key: Group(
-            len(verdicts),
-            sum(first for first, _ in verdicts) / len(verdicts),
-            sum(second for _, second in verdicts) / len(verdicts),
-            sum(first and not second for first, second in verdicts),
-            sum(second and not first for first, second in verdicts),
-        )
-        for key, verdicts in grouped.items()
-    }
+    groups = {}
+    for key, verdicts in grouped.items():
+        ours, theirs = (sum(side) / len(verdicts) for side in zip(*verdicts, strict=True))
+        groups[key] = Group(len(verdicts), ours, theirs, verdicts.count(WIN), verdicts.count(LOSS))
+    return groups
 
 
 def _cause(item: ItemScore, verdict: Verdict) -> str:
@@ -146,8 +126,6 @@ def _cause(item: ItemScore, verdict: Verdict) -> str:
 
 
 def _failures(items: Iterable[ItemScore], verdict: Verdict) -> dict[str, int]:
-    from collections import Counter
-
     counts = Counter(_cause(item, verdict) for item in items)
     return {cause: count for cause, count in counts.most_common() if cause != RIGHT}
 
@@ -182,23 +160,19 @@ class Overlay:
 def overlays(published: Mapping[str, Scores], corrected: Mapping[str, Scores]) -> list[Overlay]:
     """An overlay for each prediction file, in the order of ``published``."""
     before, after = (
-        {
-            name: next(value for metric, value in scores.metrics().items() if metric.startswith("EX"))
-            for name, scores in of.items()
-        }
-        for of in (published, corrected)
+        {name: scores.metrics()[f"EX[{scores.rule}]"] for name, scores in of.items()} for of in (published, corrected)
     )
     places = [ranks({name: interval.value for name, interval in of.items()}) for of in (before, after)]
-    return [
-        Overlay(
-            name,
-            before[name].to_dict(),
-            after[name].to_dict(),
-            (places[0][name], places[1][name]),
-            *_changed(published[name], corrected[name]),
-        )
-        for name in published
-    ]
+    overlays = []
+    for name in published:
+        was, now = ({item.id: item.ex for item in scores[name].items} for scores in (published, corrected))
+        ranked = places[0][name], places[1][name]
+        to_right = [id_ for id_ in was if now.get(id_) and not was[id_]]
+        to_wrong = [id_ for id_ in was if was[id_] and now.get(id_) is False]
+        gone, new = [id_ for id_ in was if id_ not in now], [id_ for id_ in now if id_ not in was]
+        intervals = before[name].to_dict(), after[name].to_dict()
+        overlays.append(Overlay(name, *intervals, ranked, to_right, to_wrong, gone, new))
+    return overlays
 
 
 def ranks(values: Mapping[str, float]) -> dict[str, int]:
@@ -206,27 +180,10 @@ def ranks(values: Mapping[str, float]) -> dict[str, int]:
     return {name: 1 + sum(other > value for other in values.values()) for name, value in values.items()}
 
 
-def _changed(published: Scores, corrected: Scores) -> tuple[list[str], list[str], list[str], list[str]]:
-    was, now = ({item.id: item.ex for item in scores.items} for scores in (published, corrected))
-    both = [id_ for id_ in was if id_ in now]
-    return (
-        [id_ for id_ in both if now[id_] and not was[id_]],
-        [id_ for id_ in both if was[id_] and not now[id_]],
-        [id_ for id_ in was if id_ not in now],
-        [id_ for id_ in now if id_ not in was],
-    )
-
-
 def overlay_text(rule: str, items: int, found: Sequence[Overlay]) -> str:
     """The table that is printed. ``items``: how many questions have a correction."""
-    header = [
-        f"EX[{rule}], {items} questions corrected",
-        "as published",
-        "as corrected",
-        "to right",
-        "to wrong",
-        "rank",
-    ]
+    about = f"EX[{rule}], {items} questions corrected"
+    header = [about, "as published", "as corrected", "to right", "to wrong", "rank"]
     rows = [
         [
             overlay.predictions,
@@ -244,3 +201,31 @@ def overlay_text(rule: str, items: int, found: Sequence[Overlay]) -> str:
 def overlay_record(items: int, found: Sequence[Overlay]) -> dict[str, object]:
     """The same for JSON."""
     return {"questions": items, "runs": [asdict(overlay) for overlay in found]}
+
+
+# ------------------------------------------------------------------ before and after a perturbation
+
+
+def before_after(questions: Iterable[Question], items: Iterable[ItemScore]) -> dict[str, Any]:
+    """EX before and after a perturbation of the same question (Dr.Spider), paired.
+
+    ``before``, ``after``: intervals of EX; ``paired``: McNemar's test; ``kept``: right after of right before. Over
+    pairs of a question of split ``pre`` and one of ``post`` with the same ``meta["pair"]``, both of them scored; empty
+    without any. A win of ``paired`` is a question that was right before alone.
+    """
+    scored = {item.id: item for item in items}
+    asked = [q for q in questions if "pair" in q.meta and q.id in scored]
+    halves = {(q.split, q.meta["pair"]): scored[q.id] for q in asked}
+    pairs = [
+        (item, halves["post", place])
+        for (half, place), item in halves.items()
+        if half == "pre" and ("post", place) in halves
+    ]
+    if not pairs:
+        return {}
+    verdicts, databases = [(a.ex, b.ex) for a, b in pairs], [a.db_id for a, _ in pairs]
+    before, after = (clustered_interval(side, databases).to_dict() for side in zip(*verdicts, strict=True))
+    right = [after for before, after in verdicts if before]
+    kept = sum(right) / len(right) if right else None
+    paired = mcnemar(verdicts, databases).to_dict()
+    return {"n": len(pairs), "before": before, "after": after, "paired": paired, "kept": kept}

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nl2sql.databases.sqlite.batch import ORDERED, ROWS, ROWS_IF_WRONG, Pair, PairsResult, run_pairs
 from nl2sql.databases.sqlite.files import sqlite_file
@@ -111,7 +111,6 @@ class PairJudge:
     explain: bool = False  # whether rows of wrong results are wanted
     stop: threading.Event = field(default_factory=threading.Event)
     executed: int = 0
-    restarts: int = 0
     prepared: dict[str, str] = field(default_factory=dict)
 
     def judge_pairs(
@@ -133,18 +132,12 @@ class PairJudge:
             *(table.pair(gold, predicted, 0) for gold, predicted in single),
         ]
         path = sqlite_file(database)
-        if path is None:
-            outcome = self._run_one_by_one(database, table.sql, pairs)
-        else:
-            outcome = self._run([path], table.sql, pairs)
+        outcome = self._run_on(path or database, table.sql, pairs)
         verdicts = [
             self._on_original(outcome, pair, n, case, path or database)
             for n, (pair, case) in enumerate(zip(pairs, cases))  # noqa: B905
         ]
-        results = {}
-        for text, index in table.places.items():
-            if (result := outcome.results.get((0, index))) is not None:
-                results[text] = result
+        results = {text: outcome.results[0, at] for text, at in table.places.items() if (0, at) in outcome.results}
         right = [n for n, verdict in enumerate(verdicts) if verdict.right]
         files = replicas() if replicas is not None and right else ()
         if replicas is not None:
@@ -179,13 +172,25 @@ class PairJudge:
             stop=self.stop,
         )
         self.executed += outcome.executed
-        self.restarts += outcome.restarts
         return outcome
 
-    def _run_one_by_one(self, database: Database, sql: Sequence[str], pairs: Sequence[Pair]) -> PairsResult:
-        bounds: dict[str, Any] = {"timeout_s": self.timeout_s, "max_rows": self.max_rows, "stop": self.stop}
-        outcome = run_statements(database, sql, pairs, **bounds)
-        self.executed += outcome.executed
+    def _run_on(self, where: Path | Database, sql: Sequence[str], pairs: Sequence[Pair]) -> PairsResult:
+        """``_run`` on one file. On another engine each statement alone, all with their rows, no pair with a verdict."""
+        if isinstance(where, Path):
+            return self._run([where], sql, pairs)
+        outcome = PairsResult()
+        for index in sorted({index for pair in pairs for index in pair[:2] if index >= 0}):
+            if self.stop.is_set():
+                raise Interrupted
+            try:
+                result = where.run(sql[index], timeout_s=self.timeout_s, max_rows=self.max_rows)
+            except Nl2SqlError as error:  # it cannot be reached
+                result = RunResult(False, error=str(error), error_kind="other")
+            self.executed += 1
+            outcome.results[0, index] = result
+            if result.success:
+                outcome.rows_sent.add((0, index))
+        outcome.verdicts = {(0, number): None for number in range(len(pairs))}
         return outcome
 
     def _matching(
@@ -196,20 +201,21 @@ class PairJudge:
             return gold
         if not self._ordered(case.gold) or not self._judge(replace(case, gold=UNORDERED), [gold], [predicted]):
             return None
-
-        def run(sql: str) -> RunResult:
-            one: list[Pair] = [(-1, 0, ROWS)]
-            if isinstance(where, Path):
-                return self._run([where], [sql], one).results[0, 0]
-            return self._run_one_by_one(where, [sql], one).results[0, 0]
-
-        tied = placed(case.gold, gold, run)
+        tied = placed(case.gold, gold, lambda sql: self._run_on(where, [sql], [(-1, 0, ROWS)]).results[0, 0])
         return tied if self._judge(case, [tied], [predicted]) else None
 
     def _judge(self, case: QueryPair, gold: Sequence[RunResult], predicted: Sequence[RunResult]) -> bool:
         return self.rule.judge(
             gold, predicted, gold_sql=case.gold, predicted_sql=case.predicted, question=case.question
         )
+
+    def _columns_match_as_they_are(self, case: QueryPair, gold: RunResult, predicted: RunResult) -> bool:
+        """Whether column i matches column i: a first row of marks leaves no other assignment."""
+        marks = tuple(f"\0column {n}" for n in range(len(gold.columns)))
+        if len(predicted.columns) != len(marks):
+            return False
+        pinned = [RunResult(True, result.columns, (marks, *result.rows)) for result in (gold, predicted)]
+        return self._judge(case, pinned[:1], pinned[1:])
 
     def _on_original(
         self, outcome: PairsResult, pair: Pair, number: int, case: QueryPair, where: Path | Database
@@ -225,7 +231,7 @@ class PairJudge:
             verdict.right = matching is not None
             verdict.plain = False
             verdict.on_original = (matching or gold, predicted)
-            if verdict.right and self.rule.joint and _with_columns_as_they_are(self, case, gold, predicted):
+            if verdict.right and self.rule.joint and self._columns_match_as_they_are(case, gold, predicted):
                 verdict.plain = True
         else:
             verdict.right = value == 1
@@ -260,7 +266,12 @@ class PairJudge:
             if first >= len(files):
                 continue
             outcome = self._run(files[first:], table.sql, [pairs[n] for n in group])
-            self._learn_ties(ties, files[first:], outcome, [cases[n].gold for n in group])
+            differing: dict[int, list[str]] = {}
+            for (file, position), value in outcome.verdicts.items():
+                if value == 0:
+                    differing.setdefault(first + file, []).append(cases[group[position]].gold)
+            for file, golds in differing.items():
+                ties.learn(files[file], golds)
             for position, n in enumerate(group):
                 if outcome.times_right[position] == len(files) - first:
                     verdicts[n].replicas += len(files) - first
@@ -273,14 +284,6 @@ class PairJudge:
         for n, (case, verdict) in enumerate(zip(cases, verdicts, strict=True)):
             if verdict.robust and self.rule.joint and (not verdict.plain):
                 verdict.robust = self._fits_everywhere(path, files, case, verdict, together[n])
-
-    def _learn_ties(self, ties: Ties, files: Sequence[Path], outcome: PairsResult, golds: Sequence[str]) -> None:
-        differing: dict[int, list[str]] = {}
-        for (file, pair), verdict in outcome.verdicts.items():
-            if verdict == 0:
-                differing.setdefault(file, []).append(golds[pair])
-        for file, asked in differing.items():
-            ties.learn(files[file], asked)
 
     def _follow(
         self,
@@ -306,7 +309,7 @@ class PairJudge:
             if matching is not None and predicted is not None:
                 together.append((matching, predicted))
                 verdict.plain = verdict.plain and (
-                    not self.rule.joint or _with_columns_as_they_are(self, case, matching, predicted)
+                    not self.rule.joint or self._columns_match_as_they_are(case, matching, predicted)
                 )
                 value = 1
             if value == 1:
@@ -388,49 +391,3 @@ class _Table:
                 self.sql.append(prepared)
             self.places[text] = index
         return self.places[text]
-
-
-def _with_columns_as_they_are(judging: PairJudge, case: QueryPair, gold: RunResult, predicted: RunResult) -> bool:
-    """Whether the two match with column i against column i: a first row of marks leaves no other assignment."""
-    marks: tuple[Any, ...] = tuple(f"\0column {n}" for n in range(len(gold.columns)))
-    if len(predicted.columns) != len(marks):
-        return False
-    pinned = [
-        RunResult(True, result.columns, (marks, *result.rows), truncated=result.truncated)
-        for result in (gold, predicted)
-    ]
-    return judging._judge(case, pinned[:1], pinned[1:])
-
-
-# ------------------------------------------------------------------------------- other engines, one at a time
-
-
-def run_statements(
-    database: Database,
-    sql: Sequence[str],
-    pairs: Sequence[Pair],
-    *,
-    timeout_s: float,
-    max_rows: int,
-    stop: threading.Event,
-) -> PairsResult:
-    """As ``run_pairs`` on one file: every statement of ``pairs`` once. All come with their rows, and no pair with a
-    verdict. A database that cannot be reached fails the statement. Raises Interrupted once ``stop`` is set."""
-    outcome = PairsResult()
-    for index in sorted({index for pair in pairs for index in pair[:2] if index >= 0}):
-        if stop.is_set():
-            raise Interrupted
-        result = _executed(database, sql[index], timeout_s, max_rows)
-        outcome.results[0, index] = result
-        outcome.executed += 1
-        if result.success:
-            outcome.rows_sent.add((0, index))
-    outcome.verdicts = {(0, number): None for number in range(len(pairs))}
-    return outcome
-
-
-def _executed(database: Database, sql: str, timeout_s: float, max_rows: int) -> RunResult:
-    try:
-        return database.run(sql, timeout_s=timeout_s, max_rows=max_rows)
-    except Nl2SqlError as error:
-        return RunResult(False, error=str(error), error_kind="other")

@@ -20,6 +20,7 @@ import csv
 import io
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -32,23 +33,11 @@ from nl2sql.machine import from_json
 from nl2sql.safe_files import MEGABYTE, read_bytes
 
 ID_KEYS = ("id", "question_id", "qid", "instance_id")
-SQL_KEYS = (  # what is surely a prediction comes before what may be the gold beside it
-    "predicted_sql",
-    "generated_query",
-    "generated_sql",
-    "pred_sql",
-    "prediction",
-    "predicted",
-    "pred",
-    "predicted_query",
-    "predict_sql",
-    "pred_query",
-    "predict",
-    "generated",
-    "sql",
-    "query",
-)
 MAY_BE_GOLD = ("sql", "query")  # names that golds have as well
+SQL_KEYS = (  # what is surely a prediction comes before what may be the gold beside it
+    *("predicted_sql", "generated_query", "generated_sql", "pred_sql", "prediction", "predicted", "pred"),
+    *("predicted_query", "predict_sql", "pred_query", "predict", "generated", *MAY_BE_GOLD),
+)
 STATEMENT = re.compile(r"\s*(?:select|with)\b", re.IGNORECASE)
 NO_SQL = {  # how the text of a model begins, in place of a statement
     "a fence": re.compile(r"```|~~~"),
@@ -80,10 +69,10 @@ def read_predictions(path: str | Path, questions: Sequence[Question]) -> tuple[d
     reading = _Reading(path, questions)
     if path.is_dir() and (files := sorted(path.glob("*.sql"))):
         texts = [(file.stem, _read_text(file, "prediction", _bounded), "") for file in files]
-        _add_by_key(reading, texts, questions)
+        _add_by_key(reading, texts)
     else:
         text = _read_text(path, "predictions file", _bounded if of_run else Path.read_bytes)
-        _READERS[_kind(path, text)](reading, text, questions)
+        _READERS[_kind(path, text)](reading, text)
     ids = [question.id for question in questions]
     if reading.predictions and ids and reading.predictions.keys().isdisjoint(ids):
         reading.remarks.append(
@@ -279,12 +268,12 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
 
 
-def _check_count(path: Path, lines: int, questions: int) -> None:
-    if lines != questions:
+def _check_count(reading: _Reading, lines: int) -> None:
+    if lines != (questions := len(reading.questions)):
         raise UsageError(
-            f"predictions file {path} has {lines} lines for {questions} questions, and lines go by position: write one "
-            "line per question (a blank one where there is no answer), name the --split that the file was made for, "
-            'or write JSON lines {"id": ..., "sql": ...}'
+            f"predictions file {reading.path} has {lines} lines for {questions} questions, and lines go by position: "
+            "write one line per question (a blank one where there is no answer), name the --split that the file was "
+            'made for, or write JSON lines {"id": ..., "sql": ...}'
         )
 
 
@@ -310,7 +299,7 @@ def _sql_and_database(line: str) -> tuple[str, str]:
 # ------------------------------------------------------------------------------------------------- one reader per kind
 
 
-def _read_jsonl(reading: _Reading, text: str, questions: Sequence[Question]) -> None:
+def _read_jsonl(reading: _Reading, text: str) -> None:
     lines = text.split("\n")
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -328,19 +317,20 @@ def _read_jsonl(reading: _Reading, text: str, questions: Sequence[Question]) -> 
         _add_record(reading, record, f"line {number}")
 
 
-def _read_list(reading: _Reading, text: str, questions: Sequence[Question]) -> None:
+def _read_list(reading: _Reading, text: str) -> None:
     records = _load(reading.path, text)
     if not records or not all(record is None or isinstance(record, str) for record in records):
         for number, record in enumerate(records, 1):
             _add_record(reading, record, f"record {number}")
         return
-    if len(records) > len(questions):
-        _check_count(reading.path, len(records), len(questions))
-    if len(records) < len(questions):
+    asked = len(reading.questions)
+    if len(records) > asked:
+        _check_count(reading, len(records))
+    if len(records) < asked:
         reading.remarks.append(
-            f"{reading.path}: {len(records)} texts for {len(questions)} questions, by position: the last have none"
+            f"{reading.path}: {len(records)} texts for {asked} questions, by position: the last have none"
         )
-    for number, (question, sql) in enumerate(zip(questions, records, strict=False), 1):
+    for number, (question, sql) in enumerate(zip(reading.questions, records, strict=False), 1):
         reading.add(question.id, sql, f"record {number}")
 
 
@@ -354,11 +344,12 @@ def _add_record(reading: _Reading, record: Any, where: str) -> None:
     reading.add(reading.meant(str(record[id_key]), record), record[sql_key], where)
 
 
-def _read_text_lines(reading: _Reading, text: str, questions: Sequence[Question]) -> None:
+def _read_text_lines(reading: _Reading, text: str) -> None:
+    questions = reading.questions
     lines = _without_gaps(_lines(text), questions)
     while len(lines) > len(questions) and not lines[-1].strip():
         lines.pop()
-    _check_count(reading.path, len(lines), len(questions))
+    _check_count(reading, len(lines))
     pairs = [_sql_and_database(line) for line in lines]
     known = {question.db_id for question in questions}
     named = [bool(database) for line, (_, database) in zip(lines, pairs, strict=True) if line.strip()]
@@ -370,7 +361,7 @@ def _read_text_lines(reading: _Reading, text: str, questions: Sequence[Question]
         reading.add(question.id, sql, f"line {number}")
 
 
-def _read_bird(reading: _Reading, text: str, questions: Sequence[Question]) -> None:
+def _read_bird(reading: _Reading, text: str) -> None:
     pairs: list[tuple[str, Any]] = _load(reading.path, text, pairs=True)
     if not isinstance(pairs, list) or not all(isinstance(pair, tuple) for pair in pairs):
         raise UsageError(f'{reading.path}: expected an object {{"0": "SQL{BIRD_MARK}database", ...}}')
@@ -378,24 +369,16 @@ def _read_bird(reading: _Reading, text: str, questions: Sequence[Question]) -> N
     for key, value in pairs:
         sql, _, database = value.partition(BIRD_MARK) if isinstance(value, str) else (value, "", "")
         entries.append((key, sql, database.strip()))
-    _add_by_key(reading, entries, questions)
+    _add_by_key(reading, entries)
 
 
-def _add_by_key(reading: _Reading, entries: Sequence[tuple[str, Any, str]], questions: Sequence[Question]) -> None:
-    """Predictions of (position or id, SQL, database or "")."""
-    target = _fitting(reading, entries, {str(place): question for place, question in enumerate(questions)})
-    for key, sql, database in entries:
-        by_id = target is reading.namesakes or key not in target
-        id_ = reading.meant(key, {"db_id": database}) if by_id else target[key][0].id
-        reading.add(id_, sql, f"entry {key!r}")
+def _add_by_key(reading: _Reading, entries: Sequence[tuple[str, Any, str]]) -> None:
+    """Predictions of (position or id, SQL, database or "").
 
-
-def _fitting(
-    reading: _Reading, entries: Sequence[tuple[str, Any, str]], by_place: Mapping[str, Question]
-) -> Mapping[str, Sequence[Question]]:
-    """Whether keys are positions (as BIRD writes them) or question ids: the reading that more keys and their databases
-    fit; positions where both fit alike."""
-    places = {place: [question] for place, question in by_place.items()}
+    Keys are positions (as BIRD writes them) or question ids: the reading that more keys and their databases fit;
+    positions where both fit alike.
+    """
+    places = {str(place): [question] for place, question in enumerate(reading.questions)}
 
     def misfits_of(target: Mapping[str, Sequence[Question]]) -> list[tuple[str, str]]:
         known = [(key, db) for key, _, db in entries if db and key in target]
@@ -410,7 +393,10 @@ def _fitting(
             f"{reading.path} entry {key!r} is for database {db!r} but question {question.id} asks "
             f"{question.db_id!r}: the file was made for other questions or another --split"
         )
-    return target
+    for key, sql, database in entries:
+        by_id = target is reading.namesakes or key not in target
+        id_ = reading.meant(key, {"db_id": database}) if by_id else target[key][0].id
+        reading.add(id_, sql, f"entry {key!r}")
 
 
 def _load(path: Path, text: str, *, pairs: bool = False) -> Any:
@@ -420,7 +406,7 @@ def _load(path: Path, text: str, *, pairs: bool = False) -> Any:
         raise UsageError(f"{path} is not JSON: {error}") from None
 
 
-def _read_csv(reading: _Reading, text: str, questions: Sequence[Question]) -> None:
+def _read_csv(reading: _Reading, text: str) -> None:
     header = text.split("\n", 1)[0]
     delimiter = max((",", ";", "\t"), key=header.count)
     try:
@@ -439,21 +425,20 @@ def _read_csv(reading: _Reading, text: str, questions: Sequence[Question]) -> No
     for number, row in enumerate(rows, 1):
         if None in row or any(row[key] is None for key in needed):
             raise UsageError(f"{reading.path} row {number} has another number of fields than the header; quote the SQL")
-    ids = _csv_ids(reading, rows, columns, questions)
+    ids = _csv_ids(reading, rows, columns)
     for number, (id_, row) in enumerate(zip(ids, rows, strict=True), 1):
         reading.look_beside(row, sql_key)
         reading.add(reading.meant(id_, row) if id_key else id_, row[sql_key], f"row {number}")
 
 
-def _csv_ids(
-    reading: _Reading, rows: Sequence[Mapping[str, str]], columns: Mapping[str, Any], questions: Sequence[Question]
-) -> list[str]:
+def _csv_ids(reading: _Reading, rows: Sequence[Mapping[str, str]], columns: Mapping[str, Any]) -> list[str]:
     """Ids by the id column; else by the question's text (with its database, where given); else by position."""
+    questions = reading.questions
     id_key, text_key, db_key = (_key(columns, names) for names in (ID_KEYS, TEXT_KEYS, DB_KEYS))
     if id_key is not None:
         return [row[id_key].strip() for row in rows]
     if text_key is None:
-        _check_count(reading.path, len(rows), len(questions))
+        _check_count(reading, len(rows))
         if db_key is not None:
             _check_databases(reading.path, [row[db_key].strip() for row in rows], questions)
         return [question.id for question in questions]
@@ -461,15 +446,15 @@ def _csv_ids(
     for question in questions:
         key = (_plain(question.text), question.db_id if db_key is not None else "")
         waiting.setdefault(key, []).append(question.id)
-    uses: dict[tuple[str, str], int] = {}
+    uses = Counter[tuple[str, str]]()
     ids = []
     for number, row in enumerate(rows, 1):
         key = (_plain(row[text_key]), row[db_key].strip() if db_key is not None else "")
         same = waiting.get(key, [])
-        place = uses[key] = uses.get(key, 0) + 1
-        if len(same) > 1 and db_key is None and place == 1:
+        if len(same) > 1 and db_key is None and not uses[key]:
             reading.remarks.append(f"{reading.path} row {number}: {len(same)} questions have this text; taken in order")
-        ids.append(same[place - 1] if place <= len(same) else f"row {number}")
+        ids.append(same[uses[key]] if uses[key] < len(same) else f"row {number}")
+        uses[key] += 1
     return ids
 
 

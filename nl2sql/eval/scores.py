@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -16,7 +16,8 @@ from typing import Any, TypeAlias
 from nl2sql.errors import UsageError
 from nl2sql.eval.stats import MIN_CLUSTERS, Interval, clustered_interval, mcnemar, t_quantile
 from nl2sql.eval.tables import table_html
-from nl2sql.sql.features import LEVELS
+from nl2sql.interfaces import Question
+from nl2sql.sql.features import FEATURES, LEVELS, UNKNOWN, features
 
 
 @dataclass(frozen=True)
@@ -94,17 +95,11 @@ class Scores:
 
     def by_feature(self) -> dict[str, dict[str, dict[str, Interval]]]:
         """The metrics by what the gold is made of: feature -> value -> metrics (``features.features``)."""
-        from nl2sql.sql.features import FEATURES, UNKNOWN, features
-
         by_item = {item.id: features(self.gold_sql.get(item.id, "")) for item in self.items}
-        by_feature = {}
-        for feature, values in FEATURES.items():
-            groups: dict[str, list[ItemScore]] = {}
-            for item in self.items:
-                groups.setdefault(by_item[item.id][feature], []).append(item)
-            order = [value for value in (*values, UNKNOWN) if value in groups]
-            by_feature[feature] = {value: self._metrics_of(groups[value]) for value in order}
-        return by_feature
+        return {
+            feature: self._by(lambda item: by_item[item.id][feature], (*values, UNKNOWN))  # noqa: B023  called at once
+            for feature, values in FEATURES.items()
+        }
 
     def failures(self) -> dict[str, int]:
         """Cause -> number of items wrong under EX, most frequent first."""
@@ -113,32 +108,29 @@ class Scores:
 
     def by_hardness(self) -> dict[str, dict[str, Interval]]:
         """The metrics for each level of hardness that occurs (``unknown``: the gold could not be parsed)."""
-        groups = self.grouped(lambda item: item.hardness or "unknown")
-        order = [level for level in (*LEVELS, "unknown") if level in groups]
-        return {level: self._metrics_of(groups[level]) for level in [*order, *sorted(set(groups) - set(order))]}
+        return self._by(lambda item: item.hardness or UNKNOWN, (*LEVELS, UNKNOWN))
 
     def by_database(self) -> dict[str, dict[str, Interval]]:
         """The metrics for each database."""
-        return {name: self._metrics_of(items) for name, items in sorted(self.grouped(lambda i: i.db_id).items())}
+        return self._by(lambda item: item.db_id)
 
-    def grouped(self, key: Callable[[ItemScore], str]) -> dict[str, list[ItemScore]]:
+    def _by(self, key: Callable[[ItemScore], str], order: Sequence[str] = ()) -> dict[str, dict[str, Interval]]:
+        """The metrics of each group; those that ``order`` names first."""
         groups: dict[str, list[ItemScore]] = {}
         for item in self.items:
             groups.setdefault(key(item), []).append(item)
-        return groups
+        names = [*(name for name in order if name in groups), *sorted(set(groups) - set(order))]
+        return {name: self._metrics_of(groups[name]) for name in names}
 
     def paired(self, other: Scores) -> dict[str, dict[str, Any]]:
         """Per metric that both have: ``stats.Paired`` as data, over the items that both scored."""
-        theirs = {item.id: item for item in other.items}
+        theirs, ours = {item.id: item for item in other.items}, self._own_columns()
         pairs = [(item, theirs[item.id]) for item in self.items if item.id in theirs]
-        shared = [name for name in self.columns() if name in other.columns()]
-        ours = self.columns()
+        databases = [a.db_id for a, _ in pairs]
         return {
-            name: mcnemar(
-                [(bool(ours[name](a)), bool(ours[name](b))) for a, b in pairs], [a.db_id for a, _ in pairs]
-            ).to_dict()
-            for name in shared
-            if name not in self.extra
+            name: mcnemar([(bool(ours[name](a)), bool(ours[name](b))) for a, b in pairs], databases).to_dict()
+            for name in ours
+            if name in other.columns()
         }
 
     def to_dict(self, *, items: bool = True) -> dict[str, Any]:
@@ -209,6 +201,35 @@ def one_metric(name: str, known: Sequence[str]) -> str:
     if len(meant) != 1:
         raise UsageError(f"no metric {name!r}; one of {', '.join(known)}")
     return meant[0]
+
+
+FLAG = "is_impossible"  # in a question's meta: nothing in the database answers it
+PENALTIES = (0, 5, 10)
+
+
+def reliability(
+    items: Iterable[ItemScore], predictions: Mapping[str, str], questions: Iterable[Question]
+) -> dict[str, float]:
+    """The reliability score of EHRSQL and TrustSQL by name, each at most 1: a wrong answer costs more than none.
+
+    A question that the database can answer (``items``) gives 1 where EX holds, 0 without an answer, -c where it is
+    wrong; one of ``questions`` that it cannot answer gives 1 without an answer and -c with one. RS(c) is the mean, for
+    c = 0, 5, 10, and N, the number of questions. No answer: a missing or blank prediction, or ``null``. Empty where no
+    question without an answer has a prediction: those were not asked. Not covered: intervals, since a mean of points so
+    unlike has no useful one over one database.
+    """
+
+    def is_answer(id_: str) -> bool:
+        return (predictions.get(id_) or "").strip().lower() not in ("", "null")
+
+    impossible = [question.id for question in questions if question.meta.get(FLAG)]
+    if not any(id_ in predictions for id_ in impossible):
+        return {}
+    points = [1 if item.ex else -1 if is_answer(item.id) else 0 for item in items]
+    points += [-1 if is_answer(id_) else 1 for id_ in impossible]
+    right, wrong, n = points.count(1), points.count(-1), len(points)
+    names = {**{f"RS({cost})": cost for cost in PENALTIES}, "RS(N)": n}
+    return {name: (right - cost * wrong) / n for name, cost in names.items()}
 
 
 def item_field(metric: str) -> str:

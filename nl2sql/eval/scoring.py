@@ -5,33 +5,32 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from nl2sql.config import EvalConfig
 from nl2sql.errors import UsageError
 from nl2sql.eval.pairs import PairJudge, QueryPair, Verdict
-from nl2sql.eval.rules import Rule, get_rule
+from nl2sql.eval.rules import get_rule
 from nl2sql.eval.scores import ItemScore, Judged, Scores, replicas_name
 from nl2sql.eval.settings import ScoredDatabases, Settings, check_ts, settings_of
-from nl2sql.eval.stats import Interval
 from nl2sql.interfaces import Benchmark, Question, RunResult
 from nl2sql.sql.features import hardness
 from nl2sql.sql.parse import parse_bounded
 from nl2sql.sql.same import same_text
 
 T = TypeVar("T")
+Portion: TypeAlias = tuple[str, list[Question]]  # questions of one database that are judged in one go
+Statements: TypeAlias = Mapping[str, Sequence[str | None]]  # question id -> its distinct predictions
 
 PORTIONS = 3  # per worker, of the items of all databases: every further one loads its replicas anew
 SMALLEST_PORTION = 12  # items
 REPEATABLE = (None, "syntax", "unknown_table", "unknown_column", "ambiguous_column")  # outcomes that a text has always
 PATIENCE_S = 0.5  # for the threads of a run that was interrupted, whose workers are being killed
-
-__all__ = ["Interval", "score", "score_many"]
 
 
 def score(
@@ -115,38 +114,19 @@ def judge(
     chosen = settings.chosen
     check_ts(benchmark, questions, chosen)
     judging = PairJudge(pool, get_rule(chosen.rule), chosen.timeout_s, chosen.max_rows, explain=settings.causes)
-    databases = ScoredDatabases(benchmark, questions, settings)
-    databases.build_for(questions, pool.workers, settings.progress)
-    items = _judge_all(judging, databases, questions, predictions, settings.progress)
-    return Judged(items, databases.warnings, databases.most, judging.executed)
-
-
-@dataclass
-class _Portion:
-    """Items of one database that are judged in one go."""
-
-    db_id: str
-    questions: list[Question] = field(default_factory=list)
-
-
-def _judge_all(
-    judging: PairJudge,
-    databases: ScoredDatabases,
-    questions: Sequence[Question],
-    predictions: Mapping[str, Mapping[str, str]],
-    progress: bool,
-) -> dict[str, dict[str | None, ItemScore]]:
-    """question id -> prediction -> its score."""
+    databases = ScoredDatabases(benchmark, questions, settings, pool.workers)
     statements = {q.id: list(dict.fromkeys(p.get(q.id) for p in predictions.values())) for q in questions}
-    portions = _portions(questions, statements, judging, alone=databases.of_questions is not None)
-    databases.expect(Counter(portion.db_id for portion in portions))
-    judged: dict[str, dict[str | None, ItemScore]] = {}
-    with _bar(len(questions), progress) as advance:
+    portions = _portions(questions, statements, pool.workers, alone=databases.of_questions is not None)
+    databases.left = Counter(db_id for db_id, _ in portions)
+    items: dict[str, dict[str | None, ItemScore]] = {}
+    from tqdm.auto import tqdm
+
+    with tqdm(total=len(questions), desc="scoring", unit="item", disable=not settings.progress) as bar:
         jobs = [partial(_judge, judging, databases, portion, statements) for portion in portions]
-        for number, scores in _in_threads(jobs, judging.pool.workers, judging.stop):
-            judged.update(scores)
-            advance(len(portions[number].questions))
-    return judged
+        for number, scores in _in_threads(jobs, pool.workers, judging.stop):
+            items.update(scores)
+            bar.update(len(portions[number][1]))
+    return Judged(items, databases.warnings, databases.most, judging.executed)
 
 
 def _in_threads(jobs: Sequence[Callable[[], T]], threads: int, stop: threading.Event) -> Iterator[tuple[int, T]]:
@@ -188,49 +168,28 @@ def _in_threads(jobs: Sequence[Callable[[], T]], threads: int, stop: threading.E
         raise
 
 
-class _bar:
-    """``with _bar(total, shown) as advance``."""
-
-    def __init__(self, total: int, shown: bool) -> None:
-        self.total, self.shown = total, shown
-
-    def __enter__(self) -> Callable[[int], Any]:
-        if not self.shown:
-            return lambda _: None
-        from tqdm.auto import tqdm
-
-        self.tqdm = tqdm(total=self.total, desc="scoring", unit="item")
-        return self.tqdm.update
-
-    def __exit__(self, *_: object) -> None:
-        if self.shown:
-            self.tqdm.close()
-
-
-def _portions(
-    questions: Sequence[Question], statements: Mapping[str, Sequence[str | None]], judging: PairJudge, alone: bool
-) -> list[_Portion]:
+def _portions(questions: Sequence[Question], statements: Statements, workers: int, alone: bool) -> list[Portion]:
     """Databases in turn, large ones cut up; questions that share a statement stay together.
 
     ``alone``: each question has databases of its own, and makes a portion of its own.
     """
     if alone:
-        return [_Portion(question.db_id, [question]) for question in sorted(questions, key=lambda q: q.db_id)]
-    size = max(SMALLEST_PORTION, len(questions) // (judging.pool.workers * PORTIONS))
+        return [(question.db_id, [question]) for question in sorted(questions, key=lambda q: q.db_id)]
+    size = max(SMALLEST_PORTION, len(questions) // (workers * PORTIONS))
     by_database: dict[str, list[Question]] = {}
     for question in questions:
         by_database.setdefault(question.db_id, []).append(question)
-    portions: list[_Portion] = []
+    portions: list[Portion] = []
     for db_id, members in sorted(by_database.items(), key=lambda entry: (-len(entry[1]), entry[0])):
-        portions.append(_Portion(db_id))
+        portions.append((db_id, []))
         for group in _connected(members, statements) if len(members) > size else [members]:
-            if portions[-1].questions and len(portions[-1].questions) + len(group) > size:
-                portions.append(_Portion(db_id))
-            portions[-1].questions.extend(group)
+            if portions[-1][1] and len(portions[-1][1]) + len(group) > size:
+                portions.append((db_id, []))
+            portions[-1][1].extend(group)
     return portions
 
 
-def _connected(questions: Iterable[Question], statements: Mapping[str, Sequence[str | None]]) -> list[list[Question]]:
+def _connected(questions: Sequence[Question], statements: Statements) -> list[list[Question]]:
     """Groups of questions such that no statement is in two of them."""
     parents: dict[str, str] = {}
 
@@ -240,7 +199,6 @@ def _connected(questions: Iterable[Question], statements: Mapping[str, Sequence[
             key = parents[key]
         return key
 
-    questions = list(questions)
     for question in questions:
         for sql in (*question.gold, *statements[question.id]):
             if sql and sql.strip():
@@ -252,24 +210,16 @@ def _connected(questions: Iterable[Question], statements: Mapping[str, Sequence[
 
 
 def _judge(
-    judging: PairJudge, databases: ScoredDatabases, portion: _Portion, statements: Mapping[str, Sequence[str | None]]
-) -> dict[str, dict[str | None, ItemScore]]:
-    try:
-        return _judge_portion(judging, databases, portion, statements)
-    finally:
-        databases.done(portion.db_id)
-
-
-def _judge_portion(
-    judging: PairJudge, databases: ScoredDatabases, portion: _Portion, statements: Mapping[str, Sequence[str | None]]
+    judging: PairJudge, databases: ScoredDatabases, portion: Portion, statements: Statements
 ) -> dict[str, dict[str | None, ItemScore]]:
     """The scores of a portion; never raises for what a prediction, a gold or a database does."""
-    database, trouble = databases.original(portion.db_id)
-    golds = {q.id: [gold for text in q.gold for gold in judging.rule.accepts(text)] for q in portion.questions}
+    db_id, questions = portion
+    database, trouble = databases.original(db_id)
+    golds = {q.id: [gold for text in q.gold for gold in judging.rule.accepts(text)] for q in questions}
     cases: list[QueryPair] = []
     places: dict[tuple[str, str], list[int]] = {}
     single: list[tuple[str | None, str | None]] = []
-    for question in portion.questions:
+    for question in questions:
         texts = [sql for sql in statements[question.id] if sql and sql.strip()]
         for sql in texts:
             places[question.id, sql] = [len(cases) + n for n in range(len(golds[question.id]))]
@@ -280,16 +230,19 @@ def _judge_portion(
             single += [(gold, None) for gold in golds[question.id]]
     verdicts: list[Verdict] = []
     results: dict[str, RunResult] = {}
-    if database is not None:
-        ask = (lambda: databases.replicas(portion.db_id, portion.questions)) if databases.wanted else None
-        verdicts, results = judging.judge_pairs(database, cases, single, ask)
     judged: dict[str, dict[str | None, ItemScore]] = {}
-    for question in portion.questions:
-        facts = _Facts(question, golds[question.id], results, databases, trouble, judging.rule)
-        judged[question.id] = {
-            sql: facts.item(sql, [verdicts[n] for n in places.get((question.id, sql or ""), ()) if verdicts], judging)
-            for sql in statements[question.id]
-        }
+    try:
+        if database is not None:
+            ask = partial(databases.replicas, db_id, questions) if databases.wanted else None
+            verdicts, results = judging.judge_pairs(database, cases, single, ask)
+        for question in questions:
+            facts = _Facts(question, golds[question.id], results, databases, trouble, judging)
+            judged[question.id] = {
+                sql: facts.item(sql, [verdicts[n] for n in places.get((question.id, sql or ""), ()) if verdicts])
+                for sql in statements[question.id]
+            }
+    finally:
+        databases.done(db_id)
     return judged
 
 
@@ -302,16 +255,16 @@ class _Facts:
     results: Mapping[str, RunResult]
     databases: ScoredDatabases
     trouble: str | None  # why there is no database
-    rule: Rule
+    judging: PairJudge
 
     def __post_init__(self) -> None:
         # A gold that is not among the results is one whose result is known from an earlier run.
         results = (self.results.get(gold) for gold in self.golds)
-        self.failed = [result for result in results if result is not None and not self.rule.usable(result)]
+        self.failed = [result for result in results if result is not None and not self.judging.rule.usable(result)]
         self.gold_error = self._gold_error()
 
-    def item(self, prediction: str | None, verdicts: Sequence[Verdict], judging: PairJudge) -> ItemScore:
-        sql = prediction if prediction is not None else ""
+    def item(self, prediction: str | None, verdicts: Sequence[Verdict]) -> ItemScore:
+        sql = prediction or ""
         result = self.results.get(sql) if sql.strip() else None
         error, kind = self._error(prediction, sql, result)
         best = next((v for v in verdicts if v.robust), None) or next((v for v in verdicts if v.right), None)
@@ -332,7 +285,7 @@ class _Facts:
             hardness=self.question.difficulty or (hardness(self.question.gold[0]) if self.question.gold else None),
             seconds=round(result.seconds, 4) if result else 0.0,
             gold_error=self.gold_error,
-            cause=self._cause(sql, verdicts, kind, result) if wrong and judging.explain else None,
+            cause=self._cause(sql, verdicts, kind, result) if wrong and self.judging.explain else None,
         )
 
     def _other_text(self, sql: str, ex: bool, kind: str | None) -> bool:
@@ -348,7 +301,8 @@ class _Facts:
             return "blank prediction", "empty"
         if self.trouble is not None:
             return self.trouble, "database"
-        return _failure(result) if result is not None and not _usable(result) else (None, None)
+        failed = result is not None and (result.truncated or not result.success)
+        return _failure(result) if result is not None and failed else (None, None)
 
     def _gold_error(self) -> str | None:
         if self.trouble is not None:
@@ -362,16 +316,10 @@ class _Facts:
 
         verdict = verdicts[0] if verdicts else Verdict()
         gold = self.golds[0] if self.golds else None
-        ran = verdict.gold if verdict.gold is not None else (RunResult(True) if verdict.right else None)
-        predicted = (
-            verdict.predicted if verdict.predicted is not None else (RunResult(True) if verdict.right else result)
-        )
+        equal = RunResult(True) if verdict.right else None
         schema = self.databases.schema(self.question.db_id)
+        ran, predicted = verdict.gold or equal, verdict.predicted or equal or result
         return cause_of(self.question, sql, ran, predicted, gold, schema, right=False, error_kind=kind)
-
-
-def _usable(result: RunResult) -> bool:
-    return result.success and not result.truncated
 
 
 def _failure(result: RunResult) -> tuple[str, str]:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from nl2sql.errors import UsageError
 from nl2sql.eval.rules import RULES, get_rule, order_keys
-from nl2sql.eval.rules.bird import soft_f1
+from nl2sql.eval.rules.published import soft_f1
 from nl2sql.interfaces import RunResult
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"

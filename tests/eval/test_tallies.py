@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -157,9 +156,8 @@ def asked(db_id: str, count: int, gold: str = "SELECT {}") -> list[Question]:
 def test_items_are_judged_in_portions(
     questions: list[Question], workers: int, alone: bool, portions: list[tuple[str, int]]
 ) -> None:
-    judging: Any = SimpleNamespace(pool=SimpleNamespace(workers=workers))
-    found = _portions(questions, {question.id: [None] for question in questions}, judging, alone)
-    assert [(portion.db_id, len(portion.questions)) for portion in found] == portions
+    found = _portions(questions, {question.id: [None] for question in questions}, workers, alone)
+    assert [(db_id, len(members)) for db_id, members in found] == portions
 
 
 def test_questions_that_share_a_statement_stay_together() -> None:

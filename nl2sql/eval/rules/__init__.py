@@ -14,11 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeAlias
 
 from nl2sql.config.plugins import FORMS, own_function
 from nl2sql.errors import UsageError, one_line
-from nl2sql.eval.rules import bag, bird, defog, livesqlbench, spider, spider2
+from nl2sql.eval.rules import bag, published
 from nl2sql.eval.rules.bag import results_match, suites_match
 from nl2sql.eval.rules.order import gold_order, order_keys, order_matters, placed
 from nl2sql.interfaces import RunResult
@@ -39,17 +39,14 @@ __all__ = [
 # ----------------------------------------------------------------------------- the record of a rule
 
 
+Results: TypeAlias = Sequence[RunResult]  # one per database
+
+
 class Compare(Protocol):
     """The agreement of usable results, 0 to 1 (``bool`` for rules without half points)."""
 
     def __call__(
-        self,
-        gold: Sequence[RunResult],
-        predicted: Sequence[RunResult],
-        *,
-        gold_sql: str,
-        predicted_sql: str,
-        question: str,
+        self, gold: Results, predicted: Results, *, gold_sql: str, predicted_sql: str, question: str
     ) -> float: ...
 
 
@@ -70,7 +67,7 @@ class OwnCompare:
     name: str
     compare: Compare
 
-    def __call__(self, gold: Sequence[RunResult], predicted: Sequence[RunResult], **texts: str) -> float:
+    def __call__(self, gold: Results, predicted: Results, **texts: str) -> float:
         try:
             points = float(self.compare(gold, predicted, **texts))
         except Exception as error:  # a user's code raises what it likes
@@ -113,69 +110,46 @@ class Rule:
             return True
         return result.success and not result.truncated
 
-    def judge(
-        self,
-        gold: Sequence[RunResult],
-        predicted: Sequence[RunResult],
-        *,
-        gold_sql: str,
-        predicted_sql: str = "",
-        question: str = "",
-    ) -> bool:
+    def judge(self, gold: Results, predicted: Results, **texts: str) -> bool:
         """Whether the prediction is right; ``gold[i]`` and ``predicted[i]`` are the results on database i.
 
-        ``gold_sql`` and ``predicted_sql``: the texts as they were given, before ``prepare``. A gold that fails
-        matches nothing here; ``verdict`` tells that case apart.
+        ``texts``: ``gold_sql``, and ``predicted_sql`` and ``question`` ("" where they are left out), as they were
+        given, before ``prepare``. A gold that fails matches nothing here; ``verdict`` tells that case apart.
         """
-        return self.points(gold, predicted, gold_sql=gold_sql, predicted_sql=predicted_sql, question=question) == 1
+        return self.points(gold, predicted, **texts) == 1
 
-    def points(
-        self,
-        gold: Sequence[RunResult],
-        predicted: Sequence[RunResult],
-        *,
-        gold_sql: str,
-        predicted_sql: str = "",
-        question: str = "",
-    ) -> float:
+    def points(self, gold: Results, predicted: Results, **texts: str) -> float:
         """The prediction's points, 0.0 to 1.0; only 1 is right. Between lie ``bird-soft-f1`` (mean of databases) and
         rules of a user's own."""
         if len(gold) != len(predicted):
             raise ValueError(f"{len(gold)} gold results but {len(predicted)} predicted ones")
         if not all(map(self.usable, (*gold, *predicted))):
             return 0.0
-        return float(self.compare(gold, predicted, gold_sql=gold_sql, predicted_sql=predicted_sql, question=question))
+        return float(self.compare(gold, predicted, **{"predicted_sql": "", "question": "", **texts}))
 
-    def verdict(
-        self,
-        gold: Sequence[RunResult],
-        predicted: Sequence[RunResult],
-        *,
-        gold_sql: str,
-        predicted_sql: str = "",
-        question: str = "",
-    ) -> bool | None:
+    def verdict(self, gold: Results, predicted: Results, **texts: str) -> bool | None:
         """``judge``, or ``failed_gold`` where the gold fails on some database."""
         if not all(map(self.usable, gold)):
             return self.failed_gold
-        return self.judge(gold, predicted, gold_sql=gold_sql, predicted_sql=predicted_sql, question=question)
+        return self.judge(gold, predicted, **texts)
 
 
 # -------------------------------------------------------------------------------- the rules by name
 
-BIRD: dict[str, Any] = {"blank_is_empty": True, "failed_gold": False}
+BIRD: dict[str, Any] = {"prepare": published.bird_prepare, "blank_is_empty": True, "failed_gold": False}
+SPIDER: dict[str, Any] = {"blank_is_empty": True, "blank_is_wrong": True}
 RULES: Mapping[str, Rule] = MappingProxyType(
     {
         rule.name: rule
         for rule in (
             Rule("bag", bag.compare, settled="bag", ordered=True, joint=True),
-            Rule("spider", spider.compare, prepare=spider.prepare, blank_is_empty=True, blank_is_wrong=True),
-            Rule("bird-set", bird.bird_set, prepare=bird.prepare, settled="set", **BIRD),
-            Rule("bird-soft-f1", bird.bird_soft_f1, prepare=bird.prepare, half_points=True, **BIRD),
-            Rule("defog-subset", defog.compare, accepts=defog.accepts),
-            Rule("spider2", spider2.compare),
-            Rule("spider2-rows", spider2.compare_rows),
-            Rule("livesqlbench", livesqlbench.compare, prepare=livesqlbench.prepare, failed_gold=False),
+            Rule("spider", published.spider, prepare=published.spider_prepare, **SPIDER),
+            Rule("bird-set", published.bird_set, settled="set", **BIRD),
+            Rule("bird-soft-f1", published.bird_soft_f1, half_points=True, **BIRD),
+            Rule("defog-subset", published.defog_subset, accepts=published.defog_accepts),
+            Rule("spider2", published.spider2),
+            Rule("spider2-rows", published.spider2_rows),
+            Rule("livesqlbench", published.livesqlbench, prepare=published.live_prepare, failed_gold=False),
         )
     }
 )

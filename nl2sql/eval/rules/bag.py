@@ -20,10 +20,10 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
-from nl2sql.eval.rules.order import gold_order
+from nl2sql.eval.rules.order import Placed, gold_order
 from nl2sql.interfaces import RunResult
 
 # ------------------------------------------------------------------------------- within a tolerance
@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 
 Column: TypeAlias = tuple[Any, ...]
 Numbers: TypeAlias = tuple[float, ...]
+Step: TypeAlias = Callable[[int, Column, Any], Any]
 
 PAIRING_ROWS = 100  # rows alike in all but their numbers that are paired off exactly
 TOLERANT_CELLS = 1_000_000  # cells that one search for a column assignment may look at (some seconds)
@@ -47,7 +48,18 @@ def close_bag(gold: Sequence[Column], predicted: Sequence[Column], tolerance: fl
     False, with a warning, where the search runs into its bound. Rows that agree in everything but their numbers are
     paired in sorted order, and only up to ``PAIRING_ROWS`` of them in every other way as well.
     """
-    return _TolerantSearch(gold, predicted, tolerance).extend([gold[0]], [predicted[0]], frozenset())
+    ours, theirs = ([_kinds(columns[0], column) for column in columns] for columns in (gold, predicted))
+    candidates = [
+        sorted((p for p in range(1, len(predicted)) if theirs[p] == ours[d]), key=lambda p: (p != d, p))
+        for d in range(1, len(gold))
+    ]
+
+    def step(depth: int, column: Column, sides: tuple[list[Column], list[Column]]) -> Any:
+        more = [*sides[0], gold[depth + 1]], [*sides[1], column]
+        return more if _rows_pair_off(*more, tolerance) else None
+
+    trials = max(TOLERANT_TRIALS, TOLERANT_CELLS // max(1, len(gold[0])))
+    return assignment_exists(predicted, candidates, trials, step, ([gold[0]], [predicted[0]]))
 
 
 def numbers_close(first: float, second: float, tolerance: float) -> bool:
@@ -61,39 +73,38 @@ def numbers_close(first: float, second: float, tolerance: float) -> bool:
     return abs(first - second) <= tolerance * max(abs(first), abs(second))
 
 
-class _TolerantSearch:
-    """Depth-first over the gold's columns; the rows of a partial assignment must already pair off."""
+def assignment_exists(
+    predicted: Sequence[Column], candidates: Sequence[Sequence[int]], trials: int, step: Step, start: Any
+) -> bool:
+    """Whether an assignment of predicted to gold columns goes through, depth-first over the gold's columns.
 
-    def __init__(self, gold: Sequence[Column], predicted: Sequence[Column], tolerance: float) -> None:
-        self.gold, self.predicted, self.tolerance = gold, predicted, tolerance
-        self.kinds = [_kinds(gold[0], column) for column in gold]
-        self.their_kinds = [_kinds(predicted[0], column) for column in predicted]
-        self.trials_left = max(TOLERANT_TRIALS, TOLERANT_CELLS // max(1, len(gold[0])))
-        self.gave_up = False
+    ``candidates``: per column of the gold the places that may be its. ``step`` gives what is known once a column is
+    assigned too, None where the rows cannot match. False, with a warning, after so many ``trials``.
+    """
+    left, gave_up = trials, False
 
-    def extend(self, ours: list[Column], theirs: list[Column], used: frozenset[int]) -> bool:
-        depth = len(ours)
-        if depth == len(self.gold):
+    def extend(depth: int, known: Any, used: frozenset[int]) -> bool:
+        nonlocal left, gave_up
+        if depth == len(candidates):
             return True
         tried: set[Column] = set()
-        places = sorted(range(1, len(self.predicted)), key=lambda place: (place != depth, place))
-        for place in places:
-            column = self.predicted[place]
-            if place in used or column in tried or self.kinds[depth] != self.their_kinds[place]:
+        for place in candidates[depth]:
+            column = predicted[place]
+            if place in used or column in tried:  # columns with the same data are interchangeable
                 continue
-            if self.trials_left <= 0:
-                if not self.gave_up:
-                    log.warning("gave up the search for a column assignment over %d columns", len(self.gold) - 1)
-                self.gave_up = True
+            if left <= 0:
+                if not gave_up:
+                    log.warning("gave up the search for a column assignment over %d columns", len(candidates))
+                gave_up = True
                 return False
-            self.trials_left -= 1
+            left -= 1
             tried.add(column)
-            more_ours, more_theirs = [*ours, self.gold[depth]], [*theirs, column]
-            if _rows_pair_off(more_ours, more_theirs, self.tolerance) and self.extend(
-                more_ours, more_theirs, used | {place}
-            ):
+            more = step(depth, column, known)
+            if more is not None and extend(depth + 1, more, used | {place}):
                 return True
         return False
+
+    return extend(0, start, frozenset())
 
 
 def is_number(cell: Any) -> bool:
@@ -197,7 +208,7 @@ def suites_match(
         if _width(expected) != _width(actual) or len(expected.rows) != len(actual.rows):
             return False
     gold_rows, predicted_rows = _tagged(gold), _tagged(predicted)
-    ranks = [rank for result in gold for rank in getattr(result, "places", (None,) * len(result.rows))]
+    ranks = [rank for result in gold for rank in _ranks(result)]
     exact = _in_order(gold_rows, predicted_rows, keys, ranks) if ordered else (gold_rows, predicted_rows)
     if not gold_rows or Counter(exact[0]) == Counter(exact[1]):
         return True
@@ -210,6 +221,10 @@ def suites_match(
     if clear and tolerance <= ROUND_OFF:
         return False
     return close_bag(_columns(gold_rows, tags), _columns(predicted_rows, tags), tolerance)
+
+
+def _ranks(result: RunResult) -> Ranks:
+    return result.places if isinstance(result, Placed) else (None,) * len(result.rows)
 
 
 def _columns(rows: Cells, tags: Cells) -> list[Column]:
@@ -297,39 +312,16 @@ def columns_match(gold: Sequence[Column], predicted: Sequence[Column]) -> bool:
     candidates = [
         sorted((j for j, other in enumerate(theirs) if other == ours[i]), key=lambda j: (j != i, j)) for i in order
     ]
-    search = _Search([gold[i + 1] for i in order], predicted[1:], candidates)
-    return search.extend(0, tags, tags, frozenset())
+    columns = [gold[i + 1] for i in order]
 
+    def step(depth: int, column: Column, keys: tuple[Column, Column]) -> Any:
+        """``keys``: for every row a number that stands for its cells in the columns assigned so far."""
+        numbers: dict[Hashable, int] = {}
+        left, right = _numbered(keys[0], columns[depth], numbers), _numbered(keys[1], column, numbers)
+        return (left, right) if Counter(left) == Counter(right) else None
 
-class _Search:
-    """Depth-first search for a column assignment; a partial one must already give equal multisets of rows."""
-
-    def __init__(self, gold: Sequence[Column], predicted: Sequence[Column], candidates: Sequence[Sequence[int]]):
-        self.gold, self.predicted, self.candidates = gold, predicted, candidates
-        self.trials_left = max(SEARCH_TRIALS, SEARCH_CELLS // max(1, len(gold[0]) if gold else 1))
-        self.gave_up = False
-
-    def extend(self, depth: int, gold_keys: Column, predicted_keys: Column, used: frozenset[int]) -> bool:
-        """``*_keys``: for every row a number that stands for its cells in the columns assigned so far."""
-        if depth == len(self.gold):
-            return True
-        tried: set[Column] = set()
-        for j in self.candidates[depth]:
-            if j in used or self.predicted[j] in tried:  # columns with the same data are interchangeable
-                continue
-            if self.trials_left <= 0:
-                if not self.gave_up:
-                    log.warning("gave up the search for a column assignment over %d columns", len(self.gold))
-                self.gave_up = True
-                return False
-            self.trials_left -= 1
-            tried.add(self.predicted[j])
-            numbers: dict[Hashable, int] = {}
-            left = _numbered(gold_keys, self.gold[depth], numbers)
-            right = _numbered(predicted_keys, self.predicted[j], numbers)
-            if Counter(left) == Counter(right) and self.extend(depth + 1, left, right, used | {j}):
-                return True
-        return False
+    trials = max(SEARCH_TRIALS, SEARCH_CELLS // max(1, len(tags)))
+    return assignment_exists(predicted[1:], candidates, trials, step, (tags, tags))
 
 
 def _numbered(keys: Column, column: Column, numbers: dict[Hashable, int]) -> Column:
