@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from nl2sql.config import EvalConfig, build_config
 from nl2sql.databases.sqlite.files import sqlite_file
@@ -19,6 +19,9 @@ from nl2sql.interfaces import Benchmark, Database, Question
 if TYPE_CHECKING:
     from nl2sql.databases.schema import Schema
     from nl2sql.databases.sqlite.database import QueryPool
+
+
+T = TypeVar("T")
 
 
 class Judge(Protocol):
@@ -91,22 +94,23 @@ def check_ts(benchmark: Benchmark, questions: Sequence[Question], chosen: EvalCo
 
 
 class ScoredDatabases:
-    """The databases of a benchmark with their replicas, each looked up once, forgotten when done with."""
+    """The databases of a benchmark with their replicas, each looked up once, forgotten when done with.
 
-    def __init__(self, benchmark: Benchmark, questions: Sequence[Question], settings: Settings) -> None:
-        self.benchmark, self.wanted = benchmark, settings.chosen.replicas
-        self.method, self.seed = settings.chosen.method, settings.seed
+    Suites belong to single questions and are built here, several at once; replicas are built on first use.
+    """
+
+    def __init__(self, benchmark: Benchmark, questions: Sequence[Question], settings: Settings, workers: int) -> None:
+        self.benchmark, self.wanted, self.seed = benchmark, settings.chosen.replicas, settings.seed
         self.warnings: list[str] = []
         self.most = 0  # replicas of a database, at most
         self.of_questions: dict[str, list[Path] | None] | None = None  # where each question has its own databases
         self._known: dict[tuple[str, str], Any] = {}
         self._locks = {question.db_id: threading.Lock() for question in questions}
-        self._left: Counter[str] = Counter()
+        self.left: Counter[str] = Counter()  # portions of a database that are not done with
+        if settings.chosen.method == "suite" or not isinstance(self.wanted, int):
+            self._read_suites(questions, workers, settings.progress)
 
-    def build_for(self, questions: Sequence[Question], workers: int, progress: bool) -> None:
-        """Suites belong to single questions and are built ahead, several at once; replicas are built on first use."""
-        if self.method != "suite" and isinstance(self.wanted, int):
-            return
+    def _read_suites(self, questions: Sequence[Question], workers: int, progress: bool) -> None:
         from nl2sql.eval.suites import read_index, suites_of
 
         if not isinstance(self.wanted, int):
@@ -118,27 +122,18 @@ class ScoredDatabases:
                     f"{lost[0]}): TS counts as failed there"
                 )
         elif self.wanted:
-            suites = suites_of(
-                questions,
-                self.path,
-                self.wanted,
-                seed=self.seed,
-                workers=workers,
-                progress=progress,
-            )
+            means: dict[str, Any] = {"seed": self.seed, "workers": workers, "progress": progress}
+            suites = suites_of(questions, self.path, self.wanted, **means)
             self.of_questions = suites.files
             self.warnings += suites.warnings
         if self.of_questions is not None:
             self.most = max((len(files or ()) for files in self.of_questions.values()), default=0)
 
-    def expect(self, portions: Counter[str]) -> None:
-        self._left = portions
-
     def done(self, db_id: str) -> None:
         """One portion of ``db_id`` is finished; with the last one its schema and replicas are forgotten."""
         with self._locks[db_id]:
-            self._left[db_id] -= 1
-            if self._left[db_id] <= 0:
+            self.left[db_id] -= 1
+            if self.left[db_id] <= 0:
                 for what in ("schema", "replicas"):
                     self._known.pop((db_id, what), None)
 
@@ -152,8 +147,7 @@ class ScoredDatabases:
                 self.warnings.append(f"database {db_id!r}: {error}")
                 return None, str(error)
 
-        opened: tuple[Database | None, str | None] = self._once(db_id, "original", find)
-        return opened
+        return self._once(db_id, "original", find)
 
     def path(self, db_id: str) -> Path | None:
         """The SQLite file of a database; None where there is none."""
@@ -167,8 +161,7 @@ class ScoredDatabases:
             except Nl2SqlError:
                 return None
 
-        schema: Schema | None = self._once(db_id, "schema", find)
-        return schema
+        return self._once(db_id, "schema", find)
 
     def replicas(self, db_id: str, questions: Sequence[Question]) -> list[Path] | None:
         """The databases that TS of ``questions`` (of one database) rests on; None where there are none."""
@@ -186,8 +179,7 @@ class ScoredDatabases:
             self.most = max(self.most, len(files))
             return files
 
-        files: list[Path] | None = self._once(db_id, "replicas", find)
-        return files
+        return self._once(db_id, "replicas", find)
 
     def _build(self, db_id: str, path: Path) -> list[Path]:
         if not isinstance(self.wanted, int):
@@ -200,9 +192,9 @@ class ScoredDatabases:
 
         return perturbed_replicas(path, self.wanted, seed=self.seed)
 
-    def _once(self, db_id: str, what: str, find: Callable[[], Any]) -> Any:
+    def _once(self, db_id: str, what: str, find: Callable[[], T]) -> T:
         with self._locks[db_id]:
-            key = (db_id, what)
-            if key not in self._known:
-                self._known[key] = find()
-            return self._known[key]
+            if (db_id, what) not in self._known:
+                self._known[db_id, what] = find()
+            known: T = self._known[db_id, what]
+            return known
