@@ -40,6 +40,14 @@ def test_resolve_query_followup(sales):
     )
 
 
+def test_the_specification_s_third_example(sales):
+    """A model that writes it whole is heard; beside the previous query the question goes on as it is."""
+    whole = "Top 10 products in Q3 by region"
+    assert resolve(follow_up("Show me by region"), resources(sales, whole), config("rewrite")).resolved_query == whole
+    asked = resolve(follow_up("Show me by region"), resources(sales), RULES)
+    assert asked.is_followup and asked.question.previous_sql == TOP
+
+
 @pytest.mark.parametrize("strategy", ["none", "concat", "rewrite", "rules", "oracle"])
 @pytest.mark.parametrize("text", ["Which products are red?", "What about the number of sales in quarter 4?"])
 def test_a_question_that_stands_alone_is_handed_on_as_the_same_object(strategy, text, sales):
