@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import closing, nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
@@ -30,6 +31,9 @@ def infer_command(
     db: Annotated[str | None, typer.Option(help=opt.DATABASE)] = None,
     vds: Annotated[str | None, typer.Option(metavar="URL", help="Ask a Tableau server's VizQL Data Service.")] = None,
     luid: Annotated[str | None, typer.Option(help="With --vds: of the published data source.")] = None,
+    semantic_model: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="With --db: described by this model of OSI 1.0, as YAML.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="The file to write; without it, standard output.")] = None,
     force: Annotated[bool, typer.Option(help="Overwrite a file that is there.")] = False,
 ) -> None:
@@ -52,10 +56,15 @@ def infer_command(
         raise UsageError("expected --db DATABASE, or --vds URL with --luid LUID; see: nl2sql data vizql infer --help")
     if vds is not None and luid is not None:
         with open_service(vds, datasource_luid=luid) as service:
-            source = service.metadata()
+            source = service.source
     else:
         with closing(open_database(db or "")) as database:
             source = infer(database)
+    if semantic_model is not None:
+        from nl2sql.vizql.semantic_model import described
+
+        source, left = described(source, semantic_model)
+        print("".join(f"left out: {line}\n" for line in left), end="", file=sys.stderr)
     if out is None:
         print(to_yaml(source), end="")
     else:
@@ -98,17 +107,15 @@ def compile_command(
     """
     from nl2sql.vizql.compile import compiled
     from nl2sql.vizql.mending import as_json as one_line_json
-    from nl2sql.vizql.query import Request, is_request
+    from nl2sql.vizql.query import Request, as_request
 
     settings, document, described, validation = _validated(file, source, overrides)
     if not validation.is_valid:
         _show_validation(validation, as_json)
         raise typer.Exit(1)
-    request = Request.model_validate(document if is_request(document) else {"query": document})
-    query = compiled(request, described, dialect, settings=settings)
+    query = compiled(Request.model_validate(as_request(document)), described, dialect, settings=settings)
     if as_json:
-        shown = {"sql": query.sql, "columns": query.columns, "not_executable": query.not_executable}
-        print(one_line_json(shown))
+        print(one_line_json(asdict(query)))
     else:
         print(query.sql or "\n".join(f"not executable: {reason}" for reason in query.not_executable))
         _warn(validation, sys.stderr)

@@ -30,18 +30,14 @@ from typing import Any, TypeVar
 from sqlglot import exp, parse_one
 
 from nl2sql.config import VizqlConfig
-from nl2sql.vizql.evaluation import condition
-from nl2sql.vizql.fields import BinField, DimensionField, TableCalcField
-from nl2sql.vizql.filters import ConditionFilter, SetFilter, TopNFilter
 from nl2sql.vizql.formula_tree import NotExecutable
-from nl2sql.vizql.query import Query, Request
-from nl2sql.vizql.scalars import NUMBERS, TRIED, UNKNOWN, Value, comparable, date_literal, literal, only_tried
-from nl2sql.vizql.scope import Grouping, Joined, Scope, joined
-from nl2sql.vizql.source import DataSource
+from nl2sql.vizql.query import Query, Request, field_kind
+from nl2sql.vizql.scope import Grouping, Scope, joined
+from nl2sql.vizql.source import DATES, NUMBERS, UNKNOWN, DataSource
+from nl2sql.vizql.values import COMPARED, TEXT_TESTS, TRIED, Value, comparable, date_literal, literal, of_date, period
 
 T = TypeVar("T")
 MOST_DECIMALS = 30  # SQLite's; DuckDB refuses more than 32 bits of them
-_COMPARED = {"=": exp.EQ, "<>": exp.NEQ, "<": exp.LT, "<=": exp.LTE, ">": exp.GT, ">=": exp.GTE}
 _ONCE_OR_MORE = frozenset({"MIN", "MAX", "COUNTD"})  # the same over a row that comes more than once
 
 
@@ -80,6 +76,11 @@ class _Plan:
     def raw(self) -> bool:
         return self.scope.request.disaggregate
 
+    @property
+    def row_limit(self) -> int | None:
+        options = self.scope.request.options
+        return options.rowLimit if options else None
+
 
 def compiled(
     query: Query | Request,
@@ -106,9 +107,7 @@ def compiled(
         _tried(partial(_add_filter, plan, asked), f"filter {i + 1} ({asked.filterType})", reasons)
     captions = tuple(caption for _, caption, _ in plan.columns)
     sql = _tried(partial(_text, plan, reasons), "", reasons) if not reasons else None
-    if sql is None or reasons:
-        return CompiledQuery("", captions, tuple(dict.fromkeys(reasons)))
-    return CompiledQuery(sql, captions)
+    return CompiledQuery(sql or "", captions, tuple(dict.fromkeys(reasons)))
 
 
 def _tried(make: Callable[[], T], where: str, reasons: list[str]) -> T | None:
@@ -126,16 +125,17 @@ def _tried(make: Callable[[], T], where: str, reasons: list[str]) -> T | None:
 
 
 def _add_field(plan: _Plan, part: Any, strict: bool) -> None:
-    if isinstance(part, TableCalcField):
+    kind = field_kind(part)
+    if kind == "table_calculation":
         raise NotExecutable(f"the table calculation {part.tableCalculation.tableCalcType}")
     function = _function(plan, part, strict)
-    if function is None or isinstance(part, BinField):
+    if function is None or kind == "bin":
         value = plan.scope.read(part, plan.grouping)
     else:
         known = plan.scope.known(part.fieldCaption)
         argument = plan.scope.field(known, plan.grouping, aliased=False)
         value = plan.scope.applied(function, argument, plan.grouping, known.fieldCaption)
-    if isinstance(part, BinField):
+    if kind == "bin":
         value = _bin(value, part.binSize)
     if plan.raw and value.level == "aggregate":
         raise NotExecutable("an aggregate beside disaggregate")
@@ -147,7 +147,7 @@ def _add_field(plan: _Plan, part: Any, strict: bool) -> None:
 def _function(plan: _Plan, part: Any, strict: bool) -> str | None:
     """The function of a field; a measure without one has its default, where the result is grouped."""
     written = getattr(part, "function", None)
-    if written is not None or not isinstance(part, DimensionField) or plan.raw:
+    if written is not None or field_kind(part) != "dimension" or plan.raw:
         return written if written != "AGG" else None
     known = plan.scope.known(part.fieldCaption)
     if known.fieldRole != "MEASURE" or known.is_aggregate or known.columnClass == "TABLE_CALCULATION":
@@ -171,13 +171,11 @@ def _bin(value: Value, size: float) -> Value:
 
 
 def _add_filter(plan: _Plan, part: Any) -> None:
-    if isinstance(part, TopNFilter | ConditionFilter):
+    if part.filterType in ("TOP", "CONDITION"):
         plan.picked.append(_pick(plan, part))
         return
     value = plan.scope.read(part.field, plan.grouping)
-    if isinstance(part, SetFilter):
-        part = _as_shown(plan, part)
-    test = condition(part, value, plan.scope.dialect, plan.today)
+    test = _condition(_as_shown(plan, part), value, plan)
     if value.level != "aggregate":
         plan.rows.append((test, bool(part.context)))
     elif plan.raw or part.context:
@@ -186,21 +184,21 @@ def _add_filter(plan: _Plan, part: Any) -> None:
         plan.groups.append(test)
 
 
-def _as_shown(plan: _Plan, part: SetFilter) -> SetFilter:
+def _as_shown(plan: _Plan, part: Any) -> Any:
     """A SET filter may name members of the database; the field is compared as it is shown."""
-    if set(part.field.model_fields_set) != {"fieldCaption"}:
+    if part.filterType != "SET" or set(part.field.model_fields_set) != {"fieldCaption"}:
         return part
     aliases = plan.scope.known(part.field.fieldCaption).aliases  # type: ignore[union-attr]
     shown = {alias.get("member"): alias.get("value") for alias in aliases}
     return part.model_copy(update={"values": [shown.get(value, value) for value in part.values]}) if shown else part
 
 
-def _pick(plan: _Plan, part: TopNFilter | ConditionFilter) -> _Picked:
+def _pick(plan: _Plan, part: Any) -> _Picked:
     scope, own = plan.scope, Grouping()
     dimension = scope.read(part.field, own)
     if dimension.level == "aggregate":
         raise NotExecutable("an aggregate as its field")
-    if isinstance(part, TopNFilter):
+    if part.filterType == "TOP":
         measure = scope.read(part.fieldToMeasure, own)
     elif part.condition is not None:
         measure = _compared(scope, part.condition, own)
@@ -216,26 +214,93 @@ def _pick(plan: _Plan, part: TopNFilter | ConditionFilter) -> _Picked:
 def _compared(scope: Scope, asked: Any, own: Grouping) -> Value:
     value = scope.read(asked, own)
     moments = value.kind == "DATETIME"
-    if value.kind in ("DATE", "DATETIME"):
-        right = date_literal(str(asked.value), scope.dialect, moments=moments)
-    else:
-        right = literal(asked.value, value.kind)
-    sql = _COMPARED[asked.comparison](this=comparable(value, scope.dialect, moments=moments), expression=right)
+    right = _literal(str(asked.value) if value.kind in DATES else asked.value, value.kind, scope.dialect)
+    sql = COMPARED[asked.comparison](this=comparable(value, scope.dialect, moments=moments), expression=right)
     return Value(sql, "BOOLEAN", value.level, value.tables)
+
+
+def _literal(value: Any, kind: str, dialect: str) -> exp.Expr:
+    if kind in DATES and isinstance(value, str):
+        return date_literal(value, dialect, moments=kind == "DATETIME")
+    return literal(value, kind)
+
+
+# ---------------------------------------------------------------------------- filters as conditions
+# NULL passes SET where it is among the values, ``exclude`` where it is not, MATCH with ``exclude``
+# only, and the others with ``includeNulls`` only. MATCH does not tell upper from lower case; SQLite
+# knows only the letters of ASCII so.
+
+_OF = {"MATCH": ("STRING",), "QUANTITATIVE_NUMERICAL": NUMBERS, "QUANTITATIVE_DATE": DATES, "DATE": DATES}
+
+
+def _condition(part: Any, value: Value, plan: _Plan) -> exp.Expr:
+    """The condition of a filter over the value of its field. Raises NotExecutable for a type that does not fit."""
+    kind, dialect = part.filterType, plan.scope.dialect
+    if kind in _OF and value.kind not in (*_OF[kind], *UNKNOWN):
+        raise NotExecutable(f"a {kind} filter on a value of type {value.kind}")
+    if kind == "SET":
+        return _set(part, value, dialect)
+    if kind == "MATCH":
+        return _match(part, value, dialect)
+    if kind == "QUANTITATIVE_NUMERICAL":
+        about, ends = value.sql, [end if end is None else literal(end, "REAL") for end in (part.min, part.max)]
+    else:
+        about = of_date("DAY_OF", value.sql, dialect)
+        days = (part.minDate, part.maxDate) if kind == "QUANTITATIVE_DATE" else _days(part, plan.today)
+        ends = [day if day is None else date_literal(day, dialect, moments=False) for day in days]
+    is_null = about.copy().is_(exp.null())
+    if getattr(part, "quantitativeFilterType", "").startswith("ONLY"):
+        return is_null if part.quantitativeFilterType == "ONLY_NULL" else is_null.not_()
+    before = exp.LT if kind == "DATE" else exp.LTE
+    sided = [(sign, end) for sign, end in zip((exp.GTE, before), ends, strict=True) if end is not None]
+    test = exp.paren(exp.and_(*(sign(this=about.copy(), expression=end) for sign, end in sided)))
+    return exp.paren(exp.or_(test, is_null)) if part.includeNulls else test
+
+
+def _days(part: Any, today: datetime.date) -> tuple[str, str]:
+    anchor = datetime.date.fromisoformat(part.anchorDate) if part.anchorDate else today
+    first, after = period(part.periodType, part.dateRangeType, anchor, part.rangeN or 1)
+    return str(first), str(after)
+
+
+def _set(part: Any, value: Value, dialect: str) -> exp.Expr:
+    listed = [_literal(item, value.kind, dialect) for item in part.values if item is not None]
+    about, nulls = comparable(value, dialect, moments=value.kind == "DATETIME"), None in part.values
+    is_in = exp.In(this=exp.paren(about.copy()), expressions=listed)  # a > b IN (...) is a > (b IN (...)) in DuckDB
+    is_null = about.copy().is_(exp.null())
+    if part.exclude:
+        ways: list[exp.Expr] = [is_null.not_()] if nulls else []
+        if listed:
+            ways.append(is_in.not_() if nulls else exp.paren(exp.or_(is_null, is_in.not_())))
+        return exp.paren(exp.and_(*ways))
+    return exp.paren(exp.or_(*([is_in] if listed else []), *([is_null] if nulls else [])))
+
+
+def _match(part: Any, value: Value, dialect: str) -> exp.Expr:
+    text_of = value.sql if dialect == "sqlite" else exp.cast(value.sql, "text")  # a UUID or a TIME has no LOWER
+    tests = [
+        test(exp.Lower(this=text_of.copy()), literal(lowered(text, dialect), "STRING"))
+        for key, test in TEXT_TESTS.items()
+        if (text := getattr(part, key)) is not None
+    ]
+    both = exp.paren(exp.and_(*tests))
+    return exp.paren(exp.or_(value.sql.copy().is_(exp.null()), both.not_())) if part.exclude else both
+
+
+def lowered(text: str, dialect: str) -> str:
+    """A text as the dialect's LOWER makes it."""
+    if dialect != "sqlite":
+        return text.lower()
+    return "".join(sign.lower() if sign.isascii() else sign for sign in text)
 
 
 # ------------------------------------------------------------------------------------------------------ the statement
 
 
 def _text(plan: _Plan, reasons: list[str]) -> str | None:
-    tree = _statement(plan, reasons)
-    return None if tree is None else tree.sql(dialect=plan.scope.dialect)
-
-
-def _statement(plan: _Plan, reasons: list[str]) -> exp.Select | None:
-    tables = joined(plan.scope.aliases, plan.scope.source)
+    first, tables = joined(plan.scope.aliases, plan.scope.source)
     for grouping in (plan.grouping, *(picked.grouping for picked in plan.picked)):
-        reasons += _fanned_out(grouping, tables.first)
+        reasons += _fanned_out(grouping, first)
     if reasons:
         return None
     base = _filtered(plan, tables, [*range(len(plan.picked))], [test for test, _ in plan.rows])
@@ -243,11 +308,13 @@ def _statement(plan: _Plan, reasons: list[str]) -> exp.Select | None:
     if plan.raw:
         inner = base.select(*(exp.alias_(value.sql.copy(), f"g{i}") for i, value in enumerate(keys)))
     else:
-        inner = grouped(base, [value.sql for value in keys], plan.grouping, plan.scope.dialect)
+        inner = _grouped(base, [value.sql for value in keys], plan.grouping, plan.scope.dialect)
     outer = exp.select(*_shown(plan)).from_(inner.subquery("s"))
     if plan.groups:
         outer = outer.where(*(test.copy() for test in plan.groups))
-    return _limited(_ordered(plan, outer), plan)
+    outer = _ordered(plan, outer)
+    limited = outer if plan.row_limit is None else outer.limit(plan.row_limit)
+    return limited.sql(dialect=plan.scope.dialect)
 
 
 def _fanned_out(grouping: Grouping, first: str) -> Iterator[str]:
@@ -258,9 +325,9 @@ def _fanned_out(grouping: Grouping, first: str) -> Iterator[str]:
             yield f"{label}: a row of table {names} would count once for each row of table {first} (fan-out)"
 
 
-def _filtered(plan: _Plan, tables: Joined, picked: list[int], tests: list[exp.Expr]) -> exp.Select:
+def _filtered(plan: _Plan, tables: exp.Select, picked: list[int], tests: list[exp.Expr]) -> exp.Select:
     """The rows that pass these conditions and these TOP and CONDITION filters."""
-    query = tables.tables.copy()
+    query = tables.copy()
     for i in picked:
         one = plan.picked[i]
         same = exp.NullSafeEQ(this=one.dimension.sql.copy(), expression=exp.column("g0", table=f"f{i}"))
@@ -268,15 +335,15 @@ def _filtered(plan: _Plan, tables: Joined, picked: list[int], tests: list[exp.Ex
     return query.where(*(test.copy() for test in tests)) if tests else query
 
 
-def _values_left(plan: _Plan, tables: Joined, picked: _Picked) -> exp.Select:
+def _values_left(plan: _Plan, tables: exp.Select, picked: _Picked) -> exp.Select:
     """The dimension's values that a TOP or CONDITION filter leaves, over all rows, or those of the context."""
     own = bool(picked.part.context)
     tests = [] if own else [test for test, context in plan.rows if context]
     others = [] if own else [i for i, other in enumerate(plan.picked) if other.part.context]
     base = _filtered(plan, tables, others, tests)
-    groups = grouped(base, [picked.dimension.sql], picked.grouping, plan.scope.dialect).subquery("s")
+    groups = _grouped(base, [picked.dimension.sql], picked.grouping, plan.scope.dialect).subquery("s")
     query = exp.select(exp.column("g0", table="s")).from_(groups)
-    if isinstance(picked.part, ConditionFilter):
+    if picked.part.filterType == "CONDITION":
         return query.where(picked.measure.sql.copy())
     most = picked.part.direction != "BOTTOM"
     orders = [*_order(picked.measure.sql, most), *_order(exp.column("g0", table="s"), False)]
@@ -309,7 +376,7 @@ def _ordered(plan: _Plan, query: exp.Select) -> exp.Select:
     columns = list(zip((part for part, _, _ in plan.columns), _results(plan), strict=True))
     first = sorted((pair for pair in columns if pair[0].sortPriority), key=lambda pair: pair[0].sortPriority)
     orders = [order for part, column in first for order in _order(column, part.sortDirection == "DESC")]
-    if first or _row_limit(plan) is not None:
+    if first or plan.row_limit is not None:
         orders += [order for part, column in columns if not part.sortPriority for order in _order(column, False)]
     return query.order_by(*orders) if orders else query
 
@@ -318,16 +385,6 @@ def _order(column: exp.Expr, most: bool) -> list[exp.Expr]:
     """NULL comes last, whichever way."""
     is_null = exp.Ordered(this=exp.paren(column.copy().is_(exp.null())), desc=False, nulls_first=False)
     return [is_null, exp.Ordered(this=column.copy(), desc=most, nulls_first=False)]
-
-
-def _limited(query: exp.Select, plan: _Plan) -> exp.Select:
-    limit = _row_limit(plan)
-    return query if limit is None else query.limit(limit)
-
-
-def _row_limit(plan: _Plan) -> int | None:
-    options = plan.scope.request.options
-    return options.rowLimit if options else None
 
 
 # ----------------------------------------------------------------------------------------------------- rows by keys
@@ -342,11 +399,8 @@ _OF_WINDOWS = {  # SQLite: over x (the mean, or the place in the group) and n (h
 }
 
 
-def grouped(base: exp.Select, keys: Sequence[exp.Expr], grouping: Grouping, dialect: str) -> exp.Select:
-    """The rows of ``base`` (a FROM clause with its conditions) by ``keys``. Without keys, one row.
-
-    Raises NotExecutable for MEDIAN, STDEV and VAR in a dialect where they were not tried.
-    """
+def _grouped(base: exp.Select, keys: Sequence[exp.Expr], grouping: Grouping, dialect: str) -> exp.Select:
+    """The rows of ``base`` (a FROM clause with its conditions) by ``keys``. Without keys, one row."""
     names = [f"g{i}" for i in range(len(keys))]
     aggregates = list(grouping.aggregates.values())
     columns = [exp.alias_(key.copy(), name) for key, name in zip(keys, names, strict=True)]
@@ -367,7 +421,6 @@ def _aggregate(function: str, i: int, dialect: str) -> exp.Expr:
         return exp.Count(this=exp.Distinct(expressions=[column]))
     if function in _PLAIN:
         return _PLAIN[function](this=column)
-    only_tried(dialect, f"the function {function}")
     if dialect == "sqlite":
         return parse_one(_OF_WINDOWS[function].format(i=i), read="sqlite")
     return exp.Anonymous(this=_NAMED[function], expressions=[column])
@@ -376,11 +429,8 @@ def _aggregate(function: str, i: int, dialect: str) -> exp.Expr:
 def _windows(i: int, function: str, names: Sequence[str]) -> list[exp.Expr]:
     """What an aggregate needs to know of its group beside each row."""
     by = f"PARTITION BY {', '.join(names)}" if names else ""
+    texts = [f"AVG(a{i}) OVER ({by}) AS x{i}"] if function in ("VAR", "STDEV") else []
     if function == "MEDIAN":
         nulls = f"PARTITION BY {', '.join([*names, f'a{i} IS NULL'])}"
         texts = [f"ROW_NUMBER() OVER ({nulls} ORDER BY a{i}) AS x{i}", f"COUNT(a{i}) OVER ({by}) AS n{i}"]
-    elif function in ("VAR", "STDEV"):
-        texts = [f"AVG(a{i}) OVER ({by}) AS x{i}"]
-    else:
-        texts = []
     return [parse_one(text, read="sqlite") for text in texts]

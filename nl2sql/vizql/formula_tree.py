@@ -3,7 +3,7 @@
 The one reader of formulas: what the validator accepts is what the compiler reads.
 
 >>> parse_formula("SUM([Sales]) / 2")
-Operation(sign='/', parts=(Call(name='SUM', arguments=(Name(text='Sales', parameter=False),)), Constant(value=2)))
+Call(name='/', arguments=(Call(name='SUM', arguments=(Name(text='Sales', parameter=False),)), Constant(value=2)))
 >>> parse_formula("SUM([Sales]")
 Traceback (most recent call last):
     ...
@@ -14,7 +14,7 @@ nl2sql.vizql.formula_tree.FormulaError: an unclosed '('
 ('[Weight [kg]]]', [('Weight [kg]', (4, 18))])
 
 Binding, loosest first: OR, AND, NOT, comparisons and IN, + and -, * and / and %, a leading -, ^. Not covered: what the
-names mean (``evaluation``).
+names mean (``scope``).
 """
 
 from __future__ import annotations
@@ -80,27 +80,17 @@ class Name:
 
 @dataclass(frozen=True)
 class Call:
+    """A function, or a sign with two parts or one (``-``, ``NOT``).
+
+    IF and CASE are ``IF`` of condition, result, condition, result ..., and what else; the first condition that holds
+    decides. Names of signs, IF and ``{FIXED ...}`` are no functions' names.
+    """
+
     name: str
     arguments: tuple[Tree, ...]
 
 
-@dataclass(frozen=True)
-class Operation:
-    """A sign with two parts, or one (``-``, ``NOT``)."""
-
-    sign: str
-    parts: tuple[Tree, ...]
-
-
-@dataclass(frozen=True)
-class Choice:
-    """IF and CASE: the first condition that holds decides."""
-
-    ways: tuple[tuple[Tree, Tree], ...]
-    otherwise: Tree
-
-
-Tree: TypeAlias = Constant | Day | Name | Call | Operation | Choice
+Tree: TypeAlias = Constant | Day | Name | Call
 _CONSTANTS = {"TRUE": True, "FALSE": False, "NULL": None}
 
 
@@ -199,7 +189,7 @@ class _Reader:
             if sign[1] == "IN":
                 left = Call("IN", (left, *(self.arguments(")") if self.met("(") else [self.operand()])))
             else:
-                left = Operation(sign[1], (left, self.expression(_BINDING[sign[1]])))
+                left = Call(sign[1], (left, self.expression(_BINDING[sign[1]])))
         self.depth -= 1
         return left
 
@@ -226,7 +216,7 @@ class _Reader:
             self.expect("sign", ")")
             return inner
         if sign in ("-", "NOT"):
-            return Operation(sign, (self.expression(_MINUS if sign == "-" else _NOT),))
+            return Call(sign, (self.expression(_MINUS if sign == "-" else _NOT),))
         if sign == "IF":
             return self.choice(None)
         if sign == "CASE":
@@ -247,16 +237,16 @@ class _Reader:
         return Call(f"{{{keyword} ...}}", (*dimensions, inner))
 
     def choice(self, subject: Tree | None) -> Tree:
-        ways, again = [], "ELSEIF" if subject is None else "WHEN"
-        while True:
+        parts: list[Tree] = []
+        more = True
+        while more:
             test = self.expression(0)
             self.expect("sign", "THEN")
-            ways.append((test if subject is None else Operation("=", (subject, test)), self.expression(0)))
-            if not self.met(again):
-                break
-        otherwise = self.expression(0) if self.met("ELSE") else Constant(None)
+            parts += [test if subject is None else Call("=", (subject, test)), self.expression(0)]
+            more = self.met("ELSEIF" if subject is None else "WHEN")
+        parts.append(self.expression(0) if self.met("ELSE") else Constant(None))
         self.expect("sign", "END")
-        return Choice(tuple(ways), otherwise)
+        return Call("IF", tuple(parts))
 
     def word(self, word: str) -> Tree:
         if not self.met("("):

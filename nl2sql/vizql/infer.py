@@ -10,9 +10,11 @@ The rules go by names, declared types and keys, and for columns without a tellin
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import yaml
 
 from nl2sql.sql.words import words
 from nl2sql.vizql.source import DataSource, source_from
@@ -21,40 +23,10 @@ if TYPE_CHECKING:
     from nl2sql.databases.schema import Column, Table
     from nl2sql.interfaces import Database
 
-# the last word of a number that names or orders things, and is not to be added up
-_CODE_WORDS = """
-    id ids key code codes no nr num number year month day week quarter date zip zipcode postcode postal phone fax rank
-    position level grade tier round order version sequence seq index isbn ssn barcode sku flag status type class"""
-_CODES = frozenset(_CODE_WORDS.split())
-# a number whose sum says nothing
-_RATE_WORDS = """
-    rate ratio percent percentage pct share average avg mean price age score rating gpa temperature temp humidity
-    latitude longitude lat lon lng height weight speed kmh mph elevation capacity year unit"""
-_RATES = frozenset(_RATE_WORDS.split())
-_AMOUNTS = (("to", "date"), ("on", "order"))  # loans to date, units on order: last words that are no code here
-_UPPER = frozenset({"id", "url", "isbn", "gpa", "ssn", "sku", "utc", "gps"})
+_SAYS = yaml.safe_load(Path(__file__).with_name("infer.yaml").read_text("utf-8"))
+_CODES, _RATES, _CAPITALS = (frozenset(_SAYS[key].split()) for key in ("codes", "rates", "capitals"))
+_NESTED = re.compile(_SAYS["nested"], re.DOTALL)
 SAMPLED = 100  # rows of a table: a date of SQLite may be written 2024-1-31 past the first few
-# types with other types or an "INT" in their names
-_NESTED = re.compile(r".*\[\d*\]|(STRUCT|MAP|UNION|ARRAY|INTERVAL|GEOM\w+|(MULTI)?POINT\w*)\b.*", re.DOTALL)
-_TYPES = (  # the first that is part of the declared type, as SQLite reads one
-    ("ENUM", "STRING"),  # whose values may be any words
-    ("BOOL", "BOOLEAN"),
-    ("TIMESTAMP", "DATETIME"),
-    ("DATETIME", "DATETIME"),
-    ("DATE", "DATE"),
-    ("FLOA", "REAL"),  # FLOATING POINT
-    ("INT", "INTEGER"),
-    ("SERIAL", "INTEGER"),
-    ("CHAR", "STRING"),
-    ("TEXT", "STRING"),
-    ("CLOB", "STRING"),
-    ("UUID", "STRING"),
-    ("REAL", "REAL"),
-    ("DOUB", "REAL"),
-    ("NUMERIC", "REAL"),
-    ("DECIMAL", "REAL"),
-    ("STRING", "STRING"),
-)
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _DATETIME = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d")
 
@@ -69,7 +41,7 @@ def infer(database: Database) -> DataSource:
     schema = database.schema()
     tables = [table for table in schema.tables if table.columns]
     samples = {table.name: database.sample(table.name, SAMPLED) for table in tables}
-    taken: Counter[str] = Counter()
+    taken: set[str] = set()
     fields: list[dict[str, Any]] = []
     names: dict[tuple[str, str], str] = {}
     for table in tables:
@@ -96,13 +68,13 @@ def infer(database: Database) -> DataSource:
 
 def caption_of(name: str) -> str:
     """A name as people write it: words apart, with capitals."""
-    return " ".join(w.upper() if w in _UPPER else w.capitalize() for w in words(name)) or name
+    return " ".join(w.upper() if w in _CAPITALS else w.capitalize() for w in words(name)) or name
 
 
 def is_measure(name: str, data_type: str) -> bool:
     """Is a column of this name and type an amount, and not the key or code of something?"""
     parts = words(name) or [""]
-    code = parts[-1] in _CODES and tuple(parts[-2:]) not in _AMOUNTS
+    code = parts[-1] in _CODES and " ".join(parts[-2:]) not in _SAYS["amounts"]
     return data_type in ("INTEGER", "REAL") and not code and parts[0] not in ("is", "has")
 
 
@@ -121,7 +93,7 @@ def data_type_of(declared: str, values: Sequence[Any], *, dates_are_texts: bool 
     """
     if _NESTED.fullmatch(declared.upper()):
         return "UNKNOWN"
-    kind = next((kind for part, kind in _TYPES if part in declared.upper()), "UNKNOWN")
+    kind = next((kind for part, kind in _SAYS["types"].items() if part in declared.upper()), "UNKNOWN")
     there = [value for value in values if value is not None]
     if kind in ("DATE", "DATETIME") and dates_are_texts and there:
         if all(isinstance(v, str) and (_DATE.fullmatch(v) or _DATETIME.match(v)) for v in there):
@@ -139,7 +111,7 @@ def data_type_of(declared: str, values: Sequence[Any], *, dates_are_texts: bool 
     return "INTEGER" if types <= {int} else "REAL" if types <= {int, float} else "UNKNOWN"
 
 
-def _field(table: Table, column: Column, kind: str, caption: str, foreign: bool, taken: Counter[str]) -> dict[str, Any]:
+def _field(table: Table, column: Column, kind: str, caption: str, foreign: bool, taken: set[str]) -> dict[str, Any]:
     number = "DATE" not in column.type.upper() and is_measure(column.name, kind)  # a DATE of SQLite may hold 2004
     measure = number and not (foreign or column.primary_key)
     caption = _free(caption, table.name, taken)
@@ -156,24 +128,19 @@ def _field(table: Table, column: Column, kind: str, caption: str, foreign: bool,
     } | ({"remoteFieldName": column.name} if name != column.name else {})
 
 
-def _free(name: str, table: str, taken: Counter[str], prefix: str = "") -> str:
+def _free(name: str, table: str, taken: set[str], prefix: str = "") -> str:
     """``name`` where nobody has it yet, else with its table, else with a number."""
-    for candidate in (
-        name,
-        f"{name} ({caption_of(table)})",
-        *(f"{name} ({caption_of(table)} {n})" for n in range(2, 99)),
-    ):
-        if not taken[prefix + candidate.casefold()]:
-            taken[prefix + candidate.casefold()] += 1
-            return candidate
-    return f"{name} ({len(taken)})"
+    of = caption_of(table)
+    candidates = [name, f"{name} ({of})", *(f"{name} ({of} {n})" for n in range(2, 99)), f"{name} ({len(taken)})"]
+    free = next((one for one in candidates if prefix + one.casefold() not in taken), candidates[-1])
+    taken.add(prefix + free.casefold())
+    return free
 
 
 def _logical_table(table: Table, names: dict[tuple[str, str], str]) -> dict[str, Any]:
     key = [names.get((table.name.lower(), c.name.lower()), "") for c in table.columns if c.primary_key]
-    return {"logicalTableId": table.name, "caption": caption_of(table.name), "table": table.name} | (
-        {"key": key} if all(key) and key else {}
-    )
+    known = {"logicalTableId": table.name, "caption": caption_of(table.name), "table": table.name}
+    return known | ({"key": key} if all(key) and key else {})
 
 
 def _relationships(table: Table, tables: Sequence[Table], names: dict[tuple[str, str], str]) -> list[dict[str, Any]]:
@@ -183,16 +150,13 @@ def _relationships(table: Table, tables: Sequence[Table], names: dict[tuple[str,
     for key in table.foreign_keys:
         own = [names.get((table.name.lower(), c.lower())) for c in key.columns]
         theirs = [names.get((key.ref_table.lower(), c.lower())) for c in key.ref_columns]
-        if None in own or None in theirs or key.ref_table.lower() == table.name.lower():
-            continue
-        pairs = [
-            {"operator": "=", "fromField": f"[{a}]", "toField": f"[{b}]"} for a, b in zip(own, theirs, strict=True)
-        ]
-        relationships.append(
-            {
-                "fromLogicalTable": {"logicalTableId": table.name},
-                "toLogicalTable": {"logicalTableId": ids[key.ref_table.lower()]},
-                "expression": {"op": "AND", "relationships": pairs},
-            }
-        )
+        if None not in (*own, *theirs) and key.ref_table.lower() != table.name.lower():
+            relationships.append(relationship(table.name, ids[key.ref_table.lower()], own, theirs))
     return relationships
+
+
+def relationship(one: str, other: str, own: Sequence[Any], theirs: Sequence[Any]) -> dict[str, Any]:
+    """That a logical table refers to another, by equal fields (their ``fieldName``)."""
+    pairs = [{"operator": "=", "fromField": f"[{a}]", "toField": f"[{b}]"} for a, b in zip(own, theirs, strict=True)]
+    ends = {"fromLogicalTable": {"logicalTableId": one}, "toLogicalTable": {"logicalTableId": other}}
+    return {**ends, "expression": {"op": "AND", "relationships": pairs}}

@@ -71,7 +71,7 @@ class QueryError:
     kind: str
     place: Place
     message: str
-    suggestions: tuple[Suggestion, ...] = ()
+    suggestions: Sequence[Suggestion] = ()
     beside: Place = ()
 
     def to_dict(self) -> dict[str, Any]:
@@ -91,24 +91,47 @@ def suggest(query: Any, text: str, place: Place, *changes: Change, likelihood: f
 
     Of a part of more than ``MOST_PASTED`` characters only the changed value is shown.
     """
-    inside = [Change(c.place[len(place) :], c.value) for c in changes if c.place[: len(place)] == place]
-    snippet = _pasted(_changed(part_at(query, place), inside))
+    mended = part_at(query, place)
+    for change in changes:
+        if change.place[: len(place)] == place:
+            mended = _with(mended, change.place[len(place) :], change.value)
+    snippet = _pasted(mended)
     if len(snippet) > MOST_PASTED:
         value = _pasted(changes[0].value)
         snippet = value if len(value) <= MOST_PASTED else ""
     return Suggestion(text.replace("{json}", snippet), changes, snippet, likelihood)
 
 
+def setting(query: Any, place: Place, value: Any, text: str, likelihood: float = 0.9) -> Suggestion:
+    """The suggestion to set ``value`` at ``place``; it shows the field or filter around it."""
+    return suggest(query, text, place[:2], Change(place, value), likelihood=likelihood)
+
+
+def removal(query: Any, place: Place, text: str = "", likelihood: float = 0.9) -> Suggestion:
+    """The suggestion to take out what is at ``place``; it shows the field or filter around it."""
+    text = text or f"Remove '{place[-1]}': {{json}}"
+    return suggest(query, text, place[:2], Change(place), likelihood=likelihood)
+
+
+def alternatives(query: Any, place: Place, said: str, ranked: Iterable[tuple[str, float]]) -> list[Suggestion]:
+    """The suggestions of ``ranked`` names, each with its likelihood, for the one at ``place``."""
+    names = list(ranked)
+    text = f"{said}. Did you mean: {', '.join(name for name, _ in names)}?"
+    return [setting(query, place, name, text, likely) for name, likely in names]
+
+
 def apply(query: Any, suggestion: Suggestion) -> Any:
     """A copy of ``query`` in which ``suggestion`` is carried out; ``query`` itself stays as it is."""
-    return copy.deepcopy(_changed(query, suggestion.changes))
+    for change in suggestion.changes:
+        query = _with(query, change.place, change.value)
+    return copy.deepcopy(query)
 
 
 def under(error: QueryError, head: Place) -> QueryError:
     """``error`` of a query that stands at ``head`` in a larger document."""
     ways = (replace(s, changes=tuple(Change(head + c.place, c.value) for c in s.changes)) for s in error.suggestions)
     beside = head + error.beside if error.beside else ()
-    return replace(error, place=head + error.place, suggestions=tuple(ways), beside=beside)
+    return replace(error, place=head + error.place, suggestions=list(ways), beside=beside)
 
 
 def part_at(document: Any, place: Sequence[str | int]) -> Any:
@@ -135,33 +158,25 @@ def _pasted(part: Any) -> str:
     return "" if part is REMOVE else as_json(part)
 
 
-def _changed(document: Any, changes: Sequence[Change]) -> Any:
-    """``document`` after ``changes``; what they leave as it is, is shared with it."""
-    for change in changes:
-        document = _with(document, change.place, change.value)
-    return document
-
-
 def _with(part: Any, place: Place, value: Any) -> Any:
+    """``part`` with ``value`` at ``place``; what stays as it is, is shared with it."""
     if not place:
         return value
     step: Any = place[0]
-    rest = place[1:]
-    if not isinstance(part, dict | list) or (rest and not _has(part, step)):
+    there, rest = _has(part, step), place[1:]
+    free = isinstance(part, dict) or (isinstance(part, list) and step == len(part))
+    if not there and (rest or value == REMOVE or not free):
         return part
     made: Any = part.copy()
-    _set(made, step, _with(part[step], rest, value) if rest else value)
+    if rest:
+        made[step] = _with(part[step], rest, value)
+    elif value == REMOVE:
+        del made[step]
+    elif there or isinstance(part, dict):
+        made[step] = value
+    else:
+        made.append(value)
     return made
-
-
-def _set(parent: Any, step: str | int, value: Any) -> None:
-    if value == REMOVE:
-        if _has(parent, step):
-            del parent[step]
-    elif isinstance(parent, dict) or _has(parent, step):
-        parent[step] = value
-    elif isinstance(parent, list) and step == len(parent):
-        parent.append(value)
 
 
 def _has(parent: Any, step: str | int) -> bool:

@@ -1,44 +1,196 @@
-"""The structured query of the VizQL Data Service: read from any JSON, and given back as the same JSON.
+"""The structured query of the VizQL Data Service, as models: fields, filters, parameters, options.
 
-A *query* is ``{fields, filters, parameters}``; a *request* is ``{datasource, query, options}``, what the service is
-sent. What a model writes is often the query alone.
+A *query* is ``{fields, filters, parameters}``; a *request* is ``{datasource, query, options}``, what
+the service is sent. What a model writes is often the query alone. All names are the service's own;
+fields and filters stand in ``language.yaml``. The kind of a field is told by its keys, and a key that the
+kind does not know is an error.
 
->>> query = read_query({"fields": [{"fieldCaption": "Region"}, {"fieldCaption": "Sales", "function": "SUM"}]})
->>> to_json(query)
-{'fields': [{'fieldCaption': 'Region'}, {'fieldCaption': 'Sales', 'function': 'SUM'}]}
->>> [error.message for error in read_query({"fields": [{"fieldCaption": "Sales", "functoin": "SUM"}]})]
-["Unknown key 'functoin' in field 'Sales'"]
+>>> field_kind({"fieldCaption": "Sales", "function": "SUM"})
+'measure'
+>>> data = {"fields": [{"fieldCaption": "Region"}, {"fieldCaption": "Sales", "function": "SUM"}]}
+>>> to_json(Query.model_validate(data)) == data
+True
 
-The rules here need no data source; the service's own Python models leave most of them out (``docs/vizql.md``). Not
-covered: names, types and values of a data source (``validator``).
+Not covered: rules between values (``rules``), and what only a data source knows (``semantics``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import islice
-from typing import Any, ClassVar, Literal, TypeAlias
+import datetime
+import functools
+import operator
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Optional, TypeAlias, Union
 
-from pydantic import BaseModel, Field
+import yaml
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    PlainSerializer,
+    Tag,
+    WrapValidator,
+    create_model,
+    field_validator,
+)
+from pydantic_core import PydanticCustomError
 
-from nl2sql.vizql import rules, shape
-from nl2sql.vizql.fields import FIELD_MODELS, Caption, Part, QueryField, field_kind
-from nl2sql.vizql.filters import QueryFilter, Scalar
-from nl2sql.vizql.mending import MOST_ERRORS, Change, Place, QueryError, shown, suggest, under
-
-Errors: TypeAlias = list[QueryError]
-DEEPEST = 32  # levels of a document: the service's deepest query has 7
-MOST_VALUES = 10_000  # in a document, with lists and objects
-MOST_CHARS = 200_000  # of texts, keys and numbers in a document
-MOST_PARTS = 500  # fields, filters, parameters, keys of one object
 DIALECT = "vizql"  # of a database whose statements are such queries
 API = 20263  # the newest version of the service that is known here
+
+DATE_PARTS = frozenset({"YEAR", "QUARTER", "MONTH", "WEEK", "DAY"})
+DATE_TRUNCATIONS = frozenset(f"TRUNC_{part}" for part in DATE_PARTS)
+AGGREGATES = ("SUM", "AVG", "MEDIAN", "COUNT", "COUNTD", "MIN", "MAX", "STDEV", "VAR")
+FUNCTIONS = (*AGGREGATES, "COLLECT", "AGG", *sorted(DATE_PARTS), *sorted(DATE_TRUNCATIONS))
+Text: TypeAlias = Annotated[str, Field(min_length=1)]
+
+
+def _whole_as_it_is(value: Any, read: Callable[[Any], float]) -> float:
+    number = read(value)
+    return value if isinstance(value, int) else number
+
+
+def _same(value: float) -> float:
+    return value
+
+
+# a finite number; a whole one stays an int, since a float has no digits for 2**53 + 1
+Number: TypeAlias = Annotated[float, WrapValidator(_whole_as_it_is), PlainSerializer(_same, return_type=int | float)]
+Finite: TypeAlias = Annotated[float, Field(allow_inf_nan=False)]
+Scalar: TypeAlias = str | int | Finite | bool | None
+
+
+def is_full_date(text: str) -> bool:
+    """Is ``text`` a date of RFC 3339 (``full-date``: YYYY-MM-DD) that the calendar has?"""
+    return len(text) == 10 and is_moment(text)
+
+
+_MOMENT = re.compile(r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?(Z|[+-]\d{2}:\d{2})?)?", re.ASCII)
+
+
+def is_moment(text: str) -> bool:
+    """Is ``text`` a date of the calendar, alone or with a time (RFC 3339; seconds and zone may lack)?"""
+    try:
+        return bool(_MOMENT.fullmatch(text)) and bool(datetime.datetime.fromisoformat(text))
+    except ValueError:
+        return False
+
+
+def _full_date(text: str) -> str:
+    if not is_full_date(text):
+        raise PydanticCustomError("date", "not a date of RFC 3339 (YYYY-MM-DD)")
+    return text
+
+
+class Part(BaseModel):
+    """A part of a query: no unknown keys, no null where the service takes none, no texts for numbers."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+    nullable: ClassVar[frozenset[str]] = frozenset()
+
+    @field_validator("*")
+    @classmethod
+    def _no_null(cls, value: Any, info: Any) -> Any:
+        if value is None and info.field_name not in cls.nullable:
+            raise PydanticCustomError("null", "null is no value here")
+        return value
+
+
+# -------------------------------------------------------------------------------- fields and filters
+
+LANGUAGE: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("language.yaml").read_text("utf-8"))
+_TYPES: dict[str, Any] = {
+    "text": Text,
+    "caption": Annotated[str, Field(pattern=r"\S")],
+    "date": Annotated[str, AfterValidator(_full_date)],
+    "boolean": bool,
+    "whole": int,
+    "number": Number,
+    "scalar": Scalar,
+    "value": str | int | Finite,
+    "Function": Literal[FUNCTIONS],
+}
+
+
+def _type(said: str | list[str]) -> Any:
+    if isinstance(said, list):
+        return Literal[tuple(said)]
+    many, of, item = said.partition(" of ")
+    if of:
+        return Annotated[list[_type(item)], Field(min_length=1 if many == "some" else 0)]  # type: ignore[misc]
+    name, _, least = said.partition(" from ")
+    known = _TYPES.get(name, name)  # one that is not known yet is looked up in this module
+    return Annotated[known, Field(ge=int(least))] if least else known
+
+
+def _models(section: str, told_by: str = "") -> dict[str, type[Part]]:
+    """The parts of a section of the language; ``told_by``: the key that has their name."""
+    models = {}
+    for name, keys in LANGUAGE[section].items():
+        parts: dict[str, Any] = {told_by: (Literal[name], ...)} if told_by else {}
+        for key, said in keys.items():
+            wanted = key.removesuffix("!")
+            parts[wanted] = (_type(said), ...) if wanted != key else (Optional[_type(said)], None)  # noqa: UP045
+        models[name] = create_model(name, __base__=Part, __module__=__name__, **parts)
+    return models
+
+
+def _either(models: dict[str, type[Part]], told_by: str = "") -> Any:
+    """One of these parts: by the key that tells it, else by its kind."""
+    if told_by:
+        return Annotated[functools.reduce(operator.or_, models.values()), Field(discriminator=told_by)]
+    # no key begins as these tags do: pydantic puts tags among the keys of an error's place
+    tagged = [Annotated[model, Tag(f"~{kind}")] for kind, model in models.items()]
+    telling = tuple(key for key, kind in _KINDS.items() if kind in models)
+    return Annotated[Union[tuple(tagged)], Discriminator(lambda data: f"~{_kind_by(data, telling)}")]  # noqa: UP007
+
+
+_KINDS = {  # the first key that is there decides
+    "tableCalculation": "table_calculation",
+    "binSize": "bin",
+    "calculation": "calculation",
+    "function": "measure",
+}
+
+
+def field_kind(data: Any) -> str:
+    """The kind of a field's JSON, or of its model, by its keys; without any of them a dimension."""
+    return _kind_by(data, tuple(_KINDS))
+
+
+def _kind_by(data: Any, telling: tuple[str, ...]) -> str:
+    keys = data if isinstance(data, dict) else type(data).model_fields if isinstance(data, Part) else ()
+    return next((_KINDS[key] for key in telling if key in keys), "dimension")
+
+
+_TYPES |= _models("references")
+_CALCULATIONS = _models("tableCalculations", "tableCalcType")
+TableCalculation = _either(_CALCULATIONS, "tableCalcType")
+FIELD_MODELS = _models("fields")
+_TYPES["FilterField"] = _either(_models("filterFields"))
+_TYPES |= _models("conditions")
+FILTER_MODELS = _models("filters", "filterType")
+FIELD_MODELS["table_calculation"].nullable = frozenset({"nestedTableCalculations"})
+for _model in (*_CALCULATIONS.values(), *FIELD_MODELS.values()):
+    _model.model_rebuild()
+if TYPE_CHECKING:
+    QueryField: TypeAlias = Any
+    QueryFilter: TypeAlias = Any
+else:
+    QueryField = _either(FIELD_MODELS)
+    QueryFilter = _either(FILTER_MODELS, "filterType")
+
+# ----------------------------------------------------------------------------- queries and requests
 
 
 class Parameter(Part):
     """The value of a parameter of the data source, for this query."""
 
-    parameterCaption: Caption
+    parameterCaption: Text
     value: Scalar
     nullable: ClassVar[frozenset[str]] = frozenset({"value"})
 
@@ -62,8 +214,8 @@ class Connection(Part):
 class Datasource(Part):
     """Which data source is asked. ``workbookDatasourceId``: since 20263."""
 
-    datasourceLuid: Caption | None = None
-    workbookDatasourceId: Caption | None = None
+    datasourceLuid: Text | None = None
+    workbookDatasourceId: Text | None = None
     connections: list[Connection] | None = None
 
 
@@ -96,143 +248,16 @@ class Request(Part):
         return bool(self.options and self.options.disaggregate)
 
 
-def read_query(data: Any, *, api: int = API) -> Query | Errors:
-    """The query that ``data`` (any JSON) is, or what is wrong with it, ``MOST_ERRORS`` at most. Raises nothing."""
-    errors = list(islice(query_errors(data, api=api), MOST_ERRORS))
-    return errors or Query.model_validate(data)
-
-
-def read_request(data: Any, *, api: int = API) -> Request | Errors:
-    """The request that ``data`` is, or the draft of one: a query alone, or one without ``datasource``.
-
-    Raises nothing.
-    """
-    errors = list(islice(request_errors(data, api=api), MOST_ERRORS))
-    return errors or Request.model_validate(data if is_request(data) else {"query": data})
-
-
 def is_request(data: Any) -> bool:
     """Is ``data`` meant as a request, and not as a query alone?"""
     return isinstance(data, dict) and "fields" not in data and bool({"query", "datasource", "options"} & set(data))
 
 
+def as_request(data: Any) -> Any:
+    """``data`` as a request: a query alone becomes the draft of one."""
+    return data if is_request(data) else {"query": data}
+
+
 def to_json(part: BaseModel) -> dict[str, Any]:
     """The JSON that ``part`` was read from."""
     return part.model_dump(mode="json", exclude_unset=True)
-
-
-def request_errors(data: Any, *, api: int = API) -> Iterator[QueryError]:
-    """All that is wrong with a request, a draft or a query, without knowing its data source; one by one, so that who
-    needs no more looks for no more."""
-    if not is_request(data):
-        yield from query_errors(data, api=api)
-        return
-    if (large := _too_large(data)) is not None:
-        yield large
-        return
-    yield from shape.unknown_keys(data, (), "the request", tuple(Request.model_fields))
-    if "query" not in data:
-        yield QueryError("missing", ("query",), "Required field 'query' is missing")
-    else:
-        yield from (under(error, ("query",)) for error in query_errors(data["query"], api=api))
-    if "datasource" in data:
-        yield from _datasource_errors(data, api)
-    if "options" in data:
-        yield from shape.part_errors(Options, data, ("options",), "the options")
-    yield from rules.newer_keys(data, api)
-
-
-def query_errors(data: Any, *, api: int = API) -> Iterator[QueryError]:
-    """All that is wrong with a query, without knowing its data source; one by one."""
-    if (large := _too_large(data)) is not None:
-        yield large
-        return
-    if not isinstance(data, dict):
-        yield QueryError("type", (), f"Expected a query, a JSON object with 'fields'; it is {shown(data)}")
-        return
-    broken: set[Place] = set()
-    for error in _shape_errors(data):
-        broken.add(error.place[:2])
-        yield error
-    yield from rules.query_rules(data, broken, api)
-
-
-def _shape_errors(data: dict[str, Any]) -> Iterator[QueryError]:
-    yield from shape.unknown_keys(data, (), "the query", tuple(Query.model_fields))
-    if data.get("fields") == [] or "fields" not in data:
-        yield QueryError("missing", ("fields",), "Required field 'query.fields' is missing or empty")
-    else:
-        yield from _list_errors(data, "fields", _field_errors)
-    yield from _list_errors(data, "filters", shape.filter_errors)
-    yield from _list_errors(data, "parameters", _parameter_errors)
-
-
-def _field_errors(data: dict[str, Any], place: Place) -> Errors:
-    field = data["fields"][place[1]]
-    model = FIELD_MODELS[field_kind(field)]
-    return shape.part_errors(model, data, place, shape.named("field", field))
-
-
-def _parameter_errors(data: dict[str, Any], place: Place) -> Errors:
-    named = shape.named("parameter", data["parameters"][place[1]], "parameterCaption")
-    return shape.part_errors(Parameter, data, place, named)
-
-
-def _list_errors(data: dict[str, Any], name: str, check: Any) -> Iterator[QueryError]:
-    parts = data.get(name, [])
-    if not isinstance(parts, list):
-        way = suggest(data, f"Write '{name}' as a list: {{json}}", (name,), Change((name,), [parts]))
-        ways = (way,) if isinstance(parts, dict) else ()
-        yield QueryError("type", (name,), f"'{name}' must be a list; it is {shown(parts)}", ways)
-    elif len(parts) > MOST_PARTS:
-        yield QueryError("size", (name,), f"The query has {len(parts):,} {name}; expected at most {MOST_PARTS}")
-    else:
-        yield from (error for i in range(len(parts)) for error in check(data, (name, i)))
-
-
-def _datasource_errors(data: dict[str, Any], api: int) -> Errors:
-    errors = shape.part_errors(Datasource, data, ("datasource",), "the data source")
-    source = data["datasource"]
-    enough = {"datasourceLuid"} | ({"workbookDatasourceId"} if api >= 20263 else set())
-    if isinstance(source, dict) and not enough & set(source):
-        errors.append(luid_missing())
-    return errors
-
-
-def luid_missing(*ways: Any) -> QueryError:
-    """The error of a request that does not say which data source it asks."""
-    place = ("datasource", "datasourceLuid")
-    return QueryError("missing", place, "Required field 'datasource.datasourceLuid' is missing", ways)
-
-
-def _too_large(data: Any) -> QueryError | None:
-    """The error of a document past the limits; no other check could read it, or not in time."""
-    level, values, chars = [data], 0, 0
-    for _ in range(DEEPEST + 1):
-        values += len(level)
-        chars += sum(map(_chars, level))
-        keys = max(len(value) if isinstance(value, dict) else 0 for value in level)
-        bounds = (
-            (MOST_VALUES, values, "values"),
-            (MOST_CHARS, chars, "characters"),
-            (MOST_PARTS, keys, "keys in one object"),
-        )
-        for most, found, what in bounds:
-            if found > most:
-                said = f"The query is too large; expected at most {most:,} {what}"
-                return QueryError("size", (), said)
-        level = [item for value in level for item in _inside(value)]
-        if not level:
-            return None
-    return QueryError("size", (), f"The query is nested too deeply; expected at most {DEEPEST} levels")
-
-
-def _inside(value: Any) -> Any:
-    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-
-
-def _chars(value: Any) -> int:
-    """About how many characters a value has, without those inside of it."""
-    if isinstance(value, str | dict):
-        return len(value) if isinstance(value, str) else sum(map(len, value))
-    return value.bit_length() // 3 if isinstance(value, int) else 0

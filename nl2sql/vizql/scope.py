@@ -1,20 +1,16 @@
 """What the names of a query mean: the tables it needs, joined, and fields and formulas as values in SQL.
 
->>> from nl2sql.vizql.scalars import constant
->>> grouping = Grouping()
->>> grouping.aggregate("SUM", constant(1, "INTEGER"), "SUM(1)")
-Traceback (most recent call last):
-    ...
-nl2sql.vizql.formula_tree.NotExecutable: an aggregate of a constant (SUM(1))
-
 A ``Scope`` knows the data source and the query; a ``Grouping`` collects the aggregates of one GROUP BY. What is not
-executed raises NotExecutable with its name. Not covered: groups, bins of the data source, and places.
+executed raises NotExecutable with its name; what no engine would take (a total of texts, rows beside aggregates) is a
+FormulaError, which the validator reports, too. Worked examples: ``tests/vizql/test_compile.py``.
 
->>> from nl2sql.vizql.source import DataSource
 >>> source = DataSource.model_validate({"fields": [{"fieldCaption": "a"}], "logicalTables": [
 ...     {"logicalTableId": "t", "caption": "T"}]})
->>> joined({"t": "t0"}, source).first
+>>> joined({"t": "t0"}, source)[0]
 't'
+
+Not covered: groups, bins of the data source, and places; LOD expressions, IN, table calculations, and all other
+functions than those of ``values``, which are refused by name.
 """
 
 from __future__ import annotations
@@ -26,13 +22,22 @@ from typing import Any
 
 from sqlglot import exp
 
-from nl2sql.vizql import scalars
-from nl2sql.vizql.evaluation import Evaluation
-from nl2sql.vizql.fields import DATE_PARTS, DATE_TRUNCATIONS, CalculatedField
-from nl2sql.vizql.formula_tree import FormulaError, NotExecutable, parse_formula
-from nl2sql.vizql.query import Request
-from nl2sql.vizql.scalars import DATES, UNKNOWN, Value, literal
-from nl2sql.vizql.source import DataSource, FieldMetadata, LogicalTable, result_type, unbracketed
+from nl2sql.vizql.formula_tree import Call, Constant, Day, FormulaError, Name, NotExecutable, Tree, parse_formula
+from nl2sql.vizql.query import AGGREGATES, DATE_PARTS, DATE_TRUNCATIONS, Request, field_kind
+from nl2sql.vizql.source import DATES, NUMBERS, UNKNOWN, DataSource, FieldMetadata, result_type, unbracketed
+from nl2sql.vizql.values import (
+    COMPARED,
+    FUNCTIONS,
+    Value,
+    choice,
+    constant,
+    date_literal,
+    literal,
+    moment_of,
+    need,
+    of_date,
+    operation,
+)
 
 # --------------------------------------------------------------------------------------- the tables
 # A relationship leads from a table to another without doubling rows where it compares all fields of
@@ -42,21 +47,31 @@ from nl2sql.vizql.source import DataSource, FieldMetadata, LogicalTable, result_
 Step = tuple[str, str, tuple[tuple[str, str], ...]]  # from a table to another, and the fields that are equal
 
 
-@dataclass(frozen=True)
-class Joined:
-    """The first table, and a FROM clause in which each of its rows is once."""
-
-    first: str
-    tables: exp.Select
-
-
-def joined(aliases: dict[str, str], source: DataSource) -> Joined:
-    """The tables of ``aliases`` (logical table -> its alias, which further tables are added to).
+def joined(aliases: dict[str, str], source: DataSource) -> tuple[str, exp.Select]:
+    """The first of the tables of ``aliases`` (logical table -> its alias, which further tables are added to), and a
+    FROM clause in which each of its rows is once.
 
     Raises NotExecutable where no table leads to all others, or more than one way does.
     """
     first, steps = leading(aliases, source)
-    return Joined(first, _from(first, steps, aliases, source))
+    for table in (first, *(end for _, end, _ in steps)):
+        aliases.setdefault(table, f"t{len(aliases)}")
+
+    def table_at(table: str) -> exp.Expr:
+        known = source.table(table)
+        name = exp.to_identifier(known.name if known else "", quoted=True)
+        return exp.alias_(exp.Table(this=name), aliases[table], table=True)
+
+    def column(name: str, table: str) -> exp.Column:
+        known = source.field_named(name)
+        of = known.column if known is not None and known.logicalTableId == table else name
+        return exp.column(exp.to_identifier(of, quoted=True), table=aliases[table])
+
+    query = exp.select().from_(table_at(first))
+    for start, end, fields in steps:
+        on = exp.and_(*(column(a, start).eq(column(b, end)) for a, b in fields))
+        query = query.join(table_at(end), on=on, join_type="left")
+    return first, query
 
 
 def leading(tables: Collection[str], source: DataSource) -> tuple[str, list[Step]]:
@@ -67,19 +82,16 @@ def leading(tables: Collection[str], source: DataSource) -> tuple[str, list[Step
     if not tables:
         raise NotExecutable("a query that names no field of a table")
     others = [table.logicalTableId for table in source.logicalTables if table.logicalTableId not in tables]
-    starts = _starts(tables, tables, source) or _starts(others, tables, source)
+    for among in (tables, others):
+        found = {table: ways(table, tables, source) for table in among}
+        if starts := {table: steps for table, steps in found.items() if steps is not None}:
+            break
     if len(starts) != 1:
         names = ", ".join(sorted(tables))
         said = "more than one table leads" if starts else "no table leads"
         raise NotExecutable(f"the tables {names} together: {said} to all of them by relationships to their keys")
     [(first, steps)] = starts.items()
     return first, steps
-
-
-def _starts(tables: Collection[str], wanted: Collection[str], source: DataSource) -> dict[str, list[Step]]:
-    """The tables that lead to all that are wanted, with the steps."""
-    found = {table: ways(table, wanted, source) for table in tables}
-    return {table: steps for table, steps in found.items() if steps is not None}
 
 
 def ways(start: str, wanted: Collection[str], source: DataSource) -> list[Step] | None:
@@ -106,8 +118,7 @@ def ways(start: str, wanted: Collection[str], source: DataSource) -> list[Step] 
 
 def _steps(here: str, source: DataSource) -> Iterator[Step]:
     for relation in source.logicalTableRelationships:
-        one, other = relation.fromLogicalTable.logicalTableId, relation.toLogicalTable.logicalTableId
-        pairs = relation.field_pairs()
+        (one, other), pairs = relation.ends, relation.field_pairs()
         for start, end, fields in ((one, other, pairs), (other, one, tuple((b, a) for a, b in pairs))):
             table = source.table(end)
             key = {unbracketed(name) for name in table.key} if table else set()
@@ -115,46 +126,22 @@ def _steps(here: str, source: DataSource) -> Iterator[Step]:
                 yield start, end, fields
 
 
-def _from(first: str, steps: list[Step], aliases: dict[str, str], source: DataSource) -> exp.Select:
-    for table in (first, *(step[1] for step in steps)):
-        aliases.setdefault(table, f"t{len(aliases)}")
-    query = exp.select().from_(_table(first, aliases, source))
-    for start, end, fields in steps:
-        on = exp.and_(*(_column(a, start, aliases, source).eq(_column(b, end, aliases, source)) for a, b in fields))
-        query = query.join(_table(end, aliases, source), on=on, join_type="left")
-    return query
-
-
-def _table(logical_id: str, aliases: dict[str, str], source: DataSource) -> exp.Expr:
-    name = table_name(source.table(logical_id))
-    return exp.alias_(exp.Table(this=exp.to_identifier(name, quoted=True)), aliases[logical_id], table=True)
-
-
-def _column(name: str, table: str, aliases: dict[str, str], source: DataSource) -> exp.Column:
-    known = source.field_named(name)
-    column = known.column if known is not None and known.logicalTableId == table else name
-    return exp.column(exp.to_identifier(column, quoted=True), table=aliases[table])
-
-
-def table_name(table: LogicalTable | None) -> str:
-    """The table of the database behind a logical table."""
-    return (table.table or table.caption) if table else ""
-
-
 def logical_table_of(known: FieldMetadata, source: DataSource) -> str:
     """The logical table in which a field's column is. Raises NotExecutable where none is known."""
-    physical = table_name(source.table(known.logicalTableId))
-    if not physical or source.table_of(known) != physical:
+    table = source.table(known.logicalTableId)
+    if not (table and table.name) or source.table_of(known) != table.name:
         raise NotExecutable(f"field '{known.fieldCaption}', whose table the data source does not say")
     return known.logicalTableId
 
 
 # ---------------------------------------------------------------------------------------- the names
 
-AGGREGATES = frozenset({"SUM", "AVG", "MEDIAN", "COUNT", "COUNTD", "MIN", "MAX", "STDEV", "VAR"})
 DEEPEST = 10  # calculations that name calculations
 MOST = 300  # calculations that one query reads, one that is named twice counted twice
 MOST_PARTS = 3_000  # values and operations of these
+_TABLE_CALCULATIONS = ("RUNNING_", "WINDOW_", "RANK", "MODEL_", "SCRIPT_")
+_OF_TABLES = frozenset({"INDEX", "LOOKUP", "FIRST", "LAST", "SIZE", "TOTAL", "PREVIOUS_VALUE"})
+_MORE = {("MIN", 2), ("MAX", 2), ("IIF", 4)}  # how many arguments the language takes, and we do not
 
 
 @dataclass
@@ -196,7 +183,7 @@ class Scope:
     def own(self) -> dict[str, str]:
         """The query's calculations: the formula by the caption, in lower case; the first of two."""
         fields = reversed(self.request.query.fields)
-        return {part.fieldCaption.casefold(): part.calculation for part in fields if isinstance(part, CalculatedField)}
+        return {part.fieldCaption.casefold(): part.calculation for part in fields if field_kind(part) == "calculation"}
 
     def known(self, caption: str) -> FieldMetadata:
         """The field of the data source that a query names. Raises NotExecutable where there is none."""
@@ -218,7 +205,7 @@ class Scope:
 
     def applied(self, function: str, value: Value, grouping: Grouping, label: str) -> Value:
         """A function of the service's list over a value."""
-        if function in DATE_PARTS or function in DATE_TRUNCATIONS:
+        if function in DATE_PARTS | DATE_TRUNCATIONS:
             return self.of_date(function, value)
         if function not in AGGREGATES:
             raise NotExecutable(f"function {function}")
@@ -228,10 +215,8 @@ class Scope:
         """A part or truncation of a date; a truncation is a day, of moments too."""
         if value.kind not in DATES:
             raise NotExecutable(f"{function} of a value of type {value.kind}")
-        if function in DATE_TRUNCATIONS:
-            sql = scalars.truncated(function.removeprefix("TRUNC_"), value.sql, self.dialect)
-            return Value(sql, "DATE", value.level, value.tables)
-        return Value(scalars.part(function, value.sql, self.dialect), "INTEGER", value.level, value.tables)
+        sql = of_date(function, value.sql, self.dialect)
+        return Value(sql, "DATE" if function in DATE_TRUNCATIONS else "INTEGER", value.level, value.tables)
 
     def field(self, known: FieldMetadata, grouping: Grouping, depth: int = 0, aliased: bool = True) -> Value:
         """The column or formula behind a field; ``aliased``: with its members' aliases as they are shown."""
@@ -248,15 +233,10 @@ class Scope:
         if known.dataType == "SPATIAL":
             raise NotExecutable(f"the SPATIAL field '{known.fieldCaption}'")
         table = logical_table_of(known, self.source)
-        column = self.column(table, known.column)
-        if aliased and known.aliases:
-            column = self._shown(known, column)
-        return Value(column, known.dataType, "row", frozenset({table}))
-
-    def column(self, table: str, name: str) -> exp.Expr:
-        """A column of a logical table, which is read from now on."""
-        alias = self.aliases.setdefault(table, f"t{len(self.aliases)}")
-        return exp.column(exp.to_identifier(name, quoted=True), table=alias)
+        alias = self.aliases.setdefault(table, f"t{len(self.aliases)}")  # it is read from now on
+        column = exp.column(exp.to_identifier(known.column, quoted=True), table=alias)
+        shown = self._shown(known, column) if aliased and known.aliases else column
+        return Value(shown, known.dataType, "row", frozenset({table}))
 
     def _shown(self, known: FieldMetadata, column: exp.Expr) -> exp.Expr:
         """The aliases of a field's members; SET and MATCH filters are about what is shown, too."""
@@ -269,12 +249,6 @@ class Scope:
             case = case.when(column.copy().is_(member) if is_null else column.copy().eq(member), shown)
         return case.else_(column)
 
-    def count(self) -> None:
-        """One more part of a formula is read. Raises FormulaError for too many in one query."""
-        self.parts += 1
-        if self.parts > MOST_PARTS:
-            raise FormulaError(f"calculations of more than {MOST_PARTS:,} parts in all")
-
     def formula(self, text: str, grouping: Grouping, depth: int = 0, *, by_name: bool | None = None) -> Value:
         """What a formula gives; ``by_name``: whether it names fields by ``fieldName`` only, as the query says."""
         self.calculations += 1
@@ -283,4 +257,95 @@ class Scope:
         if depth > DEEPEST:
             raise FormulaError(f"calculations that name calculations more than {DEEPEST} deep")
         names = self.by_name if by_name is None else by_name  # a formula of the data source has its own names
-        return Evaluation(self, grouping, depth, by_name=names).value(parse_formula(text))
+        return _Formula(self, grouping, depth, names).value(parse_formula(text))
+
+
+@dataclass
+class _Formula:
+    """One formula; ``depth`` counts calculations that name calculations, ``by_name`` is as in ``Scope.formula``."""
+
+    scope: Scope
+    grouping: Grouping
+    depth: int
+    by_name: bool
+
+    def value(self, tree: Tree) -> Value:
+        """The value of a tree. Raises NotExecutable, and FormulaError for too many parts in one query."""
+        self.scope.parts += 1
+        if self.scope.parts > MOST_PARTS:
+            raise FormulaError(f"calculations of more than {MOST_PARTS:,} parts in all")
+        match tree:
+            case Constant(value):
+                return constant(value)
+            case Day(text):
+                moments = moment_of(text).time() != moment_of(text[:10]).time()
+                sql = date_literal(text, self.scope.dialect, moments=moments)
+                return Value(sql, "DATETIME" if moments else "DATE", "constant")
+            case Name():
+                return self.name(tree)
+            case Call("IF", (*parts, otherwise)):
+                tests = [self.value(test) for test in parts[::2]]
+                return choice(tests, [self.value(result) for result in parts[1::2]], self.value(otherwise))
+            case Call(sign, parts) if sign in COMPARED or sign in ("AND", "OR", "NOT", *"+-*/%^"):
+                return operation(sign, [self.value(part) for part in parts], self.scope.dialect)
+        return self.call(tree)
+
+    def name(self, name: Name) -> Value:
+        """A calculation of the query, a field, or a parameter."""
+        scope, folded = self.scope, name.text.casefold()
+        if folded in scope.own and not name.parameter:
+            return scope.formula(scope.own[folded], self.grouping, self.depth + 1)
+        known = self.field(name.text) or scope.source.field_named(name.text)
+        if known is not None and not name.parameter:
+            return scope.field(known, self.grouping, self.depth, aliased=False)
+        return self.parameter(name.text)
+
+    def field(self, text: str) -> FieldMetadata | None:
+        """The field of the data source that is named so where the formula names fields as it does."""
+        return self.scope.source.field_named(text) if self.by_name else self.scope.source.field_any_case(text)
+
+    def parameter(self, text: str) -> Value:
+        """The value of a parameter: the query's, else the data source's."""
+        parameters, folded = self.scope.source.parameters, text.casefold()
+        names = [(p, {p.parameterCaption.casefold(), p.parameterName.casefold()}) for p in parameters]
+        known = next((p for p, called in names if folded in called), None)
+        if known is None:
+            raise FormulaError(f"the name [{text}] in a formula, which the data source does not have")
+        asked = self.scope.request.query.parameters or []
+        value = next((p.value for p in asked if p.parameterCaption == known.parameterCaption), known.value)
+        kind = known.dataType if known.dataType not in UNKNOWN else ""
+        if kind in DATES and isinstance(value, str):
+            return Value(date_literal(value, self.scope.dialect, moments=kind == "DATETIME"), kind, "constant")
+        return constant(value, kind)
+
+    def call(self, call: Call) -> Value:
+        name, count = call.name, len(call.arguments)
+        if name.startswith("{"):
+            raise NotExecutable(f"an LOD expression ({name})")
+        if name.startswith(_TABLE_CALCULATIONS) or name in _OF_TABLES:
+            raise NotExecutable(f"the table calculation {name}()")
+        if name in AGGREGATES and count == 1:
+            return self.aggregate(name, call.arguments[0])
+        arguments = [self.value(argument) for argument in call.arguments]
+        if name in DATE_PARTS and count == 1:
+            return self.scope.of_date(name, arguments[0])
+        if name not in FUNCTIONS or count not in FUNCTIONS[name][0]:
+            known = name in FUNCTIONS or name in AGGREGATES or name in DATE_PARTS
+            refused = FormulaError if known and (name, count) not in _MORE else NotExecutable
+            raise refused(f"the function {name} with {count} argument{'s' * (count != 1)}")
+        return FUNCTIONS[name][1](arguments)
+
+    def aggregate(self, name: str, argument: Tree) -> Value:
+        """An aggregate; ``COUNT([Table])`` counts the rows of a logical table."""
+        if name == "COUNT" and isinstance(argument, Name):
+            folded = argument.text.casefold()
+            tables = [t for t in self.scope.source.logicalTables if t.caption.casefold() == folded]
+            if tables and self.field(argument.text) is None:
+                table = tables[0].logicalTableId
+                self.scope.aliases.setdefault(table, f"t{len(self.scope.aliases)}")
+                one = Value(exp.Literal.number(1), "INTEGER", "row", frozenset({table}))
+                return self.grouping.aggregate("COUNT", one, f"COUNT([{argument.text}])")
+        value = self.value(argument)
+        if name in ("SUM", "AVG", "MEDIAN", "STDEV", "VAR"):
+            need([value], NUMBERS, name)
+        return self.grouping.aggregate(name, value, f"{name}(...)")

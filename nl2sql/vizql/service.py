@@ -4,16 +4,19 @@
         service.run({"fields": [{"fieldCaption": "Region"}]}).rows
 
 An error is data, as for a database: ``error_kind`` is the service's ``errorCode``, or one of ``invalid`` (not sent),
-``timeout``, ``unreachable``, ``unreadable``, ``too_large``. ``answers.reaction`` says what to do about it.
+``timeout``, ``unreachable``, ``unreadable``, ``too_large``. ``known_code`` says what to do about it.
 
 >>> ENVIRONMENT
 ('NL2SQL_VDS_TOKEN', 'NL2SQL_VDS_PAT_NAME', 'NL2SQL_VDS_PAT_SECRET', 'NL2SQL_VDS_SITE')
 >>> server_address("https://10az.online.tableau.com/")
 'https://10az.online.tableau.com'
 
-``ServiceDatabase`` is one as a database whose statements are structured queries: its ``dialect`` is ``vizql``, and
-``run`` takes a request as JSON.
-
+>>> query = Query.model_validate({"fields": [{"fieldCaption": "City"}, {"fieldCaption": "Sales", "function": "SUM"}]})
+>>> rows_of([{"SUM(Sales)": 3.5, "City": "Rome"}], query)
+(('City', 'SUM(Sales)'), [('Rome', 3.5)])
+>>> error = error_of(404, b'{"errorCode": "404934", "message": "Unknown field", "messages": ["Ctiy"]}')
+>>> error.kind, str(error)
+('404934', 'Unknown field; Ctiy')
 >>> source = DataSource.model_validate({"name": "Superstore", "fields": [{"fieldCaption": "Region"}]})
 >>> [(table.name, table.columns[0].name) for table in schema_of(source).tables]
 [('Superstore', 'Region')]
@@ -25,18 +28,25 @@ rows, statements in SQL, a check of a query by the service without its execution
 from __future__ import annotations
 
 import functools
+import json
 import math
 import os
+import re
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from urllib.parse import urlsplit
+
+import yaml
 
 from nl2sql.databases.schema import Column, Schema, Table
 from nl2sql.errors import Nl2SqlError, UsageError
-from nl2sql.interfaces import RunResult, content_key
+from nl2sql.interfaces import Row, RunResult, content_key
 from nl2sql.machine import from_json, install_command
-from nl2sql.vizql.query import DIALECT, Request, read_request, to_json
-from nl2sql.vizql.querying import ServiceError, known_code, pauses, reaction, rows_of
+from nl2sql.vizql.query import DIALECT, Query, Request, to_json
+from nl2sql.vizql.shape import read_request
 from nl2sql.vizql.source import DataSource, from_metadata
 
 if TYPE_CHECKING:
@@ -47,22 +57,171 @@ TOKEN, PAT_NAME, PAT_SECRET, SITE = ENVIRONMENT
 TIMEOUT_S = 30.0
 
 
+# ----------------------------------------------------------------------- the answers of the service
+# What the service calls a column is not in its schema. A field's alias, ``SUM(Sales)`` and the
+# caption are looked for; where a field has none of them, the columns stay in the service's order.
+# ``VizqlService.run`` has sent a request again itself: to its caller, ``again`` says that this did
+# not help.
+
+
+class ServiceError(Exception):
+    """An error of the service or on the way to it: its kind, and what was said."""
+
+    def __init__(self, kind: str, said: str) -> None:
+        super().__init__(said)
+        self.kind = kind
+
+
+def error_of(status: int, content: bytes) -> ServiceError:
+    """The error that an answer with this HTTP status and body says.
+
+    The kind is the body's ``errorCode``, else the status. A body may be empty, no JSON, or a page of HTML.
+    """
+    text = content.decode("utf-8", "replace")
+    try:
+        body = from_json(text)
+    except ValueError:
+        return ServiceError(str(status), re.sub(r"<[^<>]*>", " ", text).strip() or f"HTTP {status}")
+    return _error_in(body, str(status))
+
+
+def error_inside(body: Any) -> ServiceError | None:
+    """The error in the body of an answer with status 200: ``QueryOutput`` has a place for one."""
+    inside = body.get("error") if isinstance(body, dict) else None
+    return _error_in(inside, "unreadable") if inside else None
+
+
+def _error_in(body: Any, otherwise: str) -> ServiceError:
+    record = body if isinstance(body, dict) else {"message": body}
+    code = str(record.get("errorCode") or record.get("tab-error-code") or "")
+    kind = code if re.fullmatch(r"\w{1,20}", code) else otherwise
+    several = record.get("messages")
+    said = [_said(part) for part in (record.get("message"), *(several if isinstance(several, list) else [several]))]
+    return ServiceError(kind, "; ".join(dict.fromkeys(filter(None, said))) or f"HTTP {otherwise}")
+
+
+def _said(part: Any) -> str:
+    if isinstance(part, dict) and isinstance(part.get("message"), str):
+        return part["message"]
+    return part if isinstance(part, str) else json.dumps(part, ensure_ascii=False) if part else ""
+
+
+def rows_of(data: Any, query: Query) -> tuple[tuple[str, ...], list[Row]]:
+    """The names of the columns and the rows, of the ``data`` of an answer (OBJECTS or ARRAYS).
+
+    Raises ValueError where ``data`` has no rows of this query.
+    """
+    if not isinstance(data, list):
+        raise ValueError("it has no list 'data'")
+    if data and all(isinstance(row, dict) for row in data):
+        return _of_objects(data, query)
+    if not all(isinstance(row, list) and len(row) == len(query.fields) for row in data):
+        raise ValueError(f"its rows are not objects, or lists of {len(query.fields)} values")
+    return tuple(map(_name, query.fields)), [tuple(map(_value, row)) for row in data]
+
+
+def _of_objects(data: list[dict[str, Any]], query: Query) -> tuple[tuple[str, ...], list[Row]]:
+    keys = list(dict.fromkeys(key for row in data for key in row))
+    if len(keys) != len(query.fields):
+        raise ValueError(f"its rows have {len(keys)} columns; expected {len(query.fields)}, one for each field")
+    columns = _in_order(keys, query.fields)
+    return columns, [tuple(_value(row.get(column)) for column in columns) for row in data]
+
+
+_SUREST_FIRST: tuple[Callable[[Any], str], ...] = (
+    lambda field: re.escape(_name(field)),
+    lambda field: re.escape(field.fieldCaption),
+    lambda field: rf"\w+\({re.escape(field.fieldCaption)}\)",  # a measure without a function has its default one
+)
+
+
+def _in_order(keys: Sequence[str], fields: Sequence[Any]) -> tuple[str, ...]:
+    """The keys of the objects in the order of the fields; as they come, where a field has none of them."""
+    columns: dict[int, str] = {}
+    for pattern_of in _SUREST_FIRST:
+        for i in set(range(len(fields))) - set(columns):
+            left = (key for key in keys if key not in columns.values())
+            key = next((key for key in left if re.fullmatch(pattern_of(fields[i]), key)), None)
+            if key is not None:
+                columns[i] = key
+    return tuple(columns[i] for i in sorted(columns)) if len(columns) == len(fields) else tuple(keys)
+
+
+def _name(field: Any) -> str:
+    """The column of a field, as the service names it."""
+    function = getattr(field, "function", None)
+    return field.fieldAlias or (f"{function}({field.fieldCaption})" if function else field.fieldCaption)
+
+
+def _value(value: Any) -> Any:
+    """A value as SQLite would hold it; what has parts, as JSON."""
+    if isinstance(value, bool):
+        return int(value)
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else value
+
+
+# ------------------------------------------------------------------------- what to do about an error
+
+FILE = Path(__file__).with_name("reactions.yaml")
+
+
+class KnownCode(NamedTuple):
+    """An entry of the table: a code, or a pattern of codes, what to do about it, and what it means."""
+
+    code: str
+    reaction: Literal["refine", "stop", "again"]
+    meaning: str
+
+
+@functools.cache
+def _table() -> dict[str, Any]:
+    return yaml.safe_load(FILE.read_text(encoding="utf-8"))
+
+
+def known_codes() -> list[KnownCode]:
+    """The table ``reactions.yaml``, in its order."""
+    return [KnownCode(**entry) for entry in _table()["codes"]]
+
+
+def known_code(error_kind: str | None) -> KnownCode:
+    """The first entry of the table that fits a kind of error (``RunResult.error_kind``); without one: stop.
+
+    >>> [known_code(kind).reaction for kind in ("400803", "429000", "503800", "something else")]
+    ['refine', 'stop', 'again', 'stop']
+    """
+    stop = KnownCode(error_kind or "", "stop", "")
+    return next((known for known in known_codes() if fnmatchcase(error_kind or "", known.code)), stop)
+
+
+def pauses() -> tuple[float, ...]:
+    """The seconds to wait before a request is sent again: one number for each time."""
+    return tuple(map(float, _table()["pauses_s"]))
+
+
+# ---------------------------------------------------------------------------------- the service
+
+
 class VizqlService:
-    """A data source behind a VizQL Data Service. Thread-safe. ``open_service`` makes one."""
+    """A data source behind a VizQL Data Service, by the interface of databases: its statements are structured queries.
+
+    Thread-safe. ``open_service`` makes one.
+    """
+
+    dialect = DIALECT
 
     def __init__(self, address: str, client: OfficialClient, luid: str, timeout_s: float, server: Any = None) -> None:
-        self.address, self.luid = address, luid
+        self.address, self.name = address, luid
         self._client, self._timeout_s, self._server = client, timeout_s, server
 
-    def run(self, request_json: Any, *, timeout_s: float | None = None, max_rows: int = 10_000) -> RunResult:
-        """The rows of a request, a draft or a query (any JSON), in the order of the query's fields.
+    def run(self, sql: Any, *, timeout_s: float | None = None, max_rows: int = 10_000) -> RunResult:
+        """The rows of a request, a draft or a query (any JSON, or its text), in the order of the query's fields.
 
         timeout_s: for all of it, requests that are sent again and their pauses included; default, the service's.
         max_rows: the service is asked for one more, so that ``truncated`` can be told. Raises nothing.
         """
         began = time.perf_counter()
         try:
-            request = self._completed(request_json)
+            request = self._completed(_document(sql))
             body = to_json(request)
             asked = body.get("options", {}).get("rowLimit", max_rows + 1)
             body["options"] = body.get("options", {}) | {"rowLimit": min(asked, max_rows + 1)}
@@ -75,18 +234,40 @@ class VizqlService:
         cut = len(rows) > max_rows
         return RunResult(True, columns, tuple(rows[:max_rows]), truncated=cut, seconds=time.perf_counter() - began)
 
-    def metadata(self) -> DataSource:
+    def explain(self, sql: Any, *, timeout_s: float = 5.0) -> RunResult:
+        """Whether ``sql`` is a structured query at all."""
+        try:
+            self._completed(_document(sql))
+        except ServiceError as error:
+            return RunResult(False, error=str(error), error_kind=error.kind)
+        return RunResult(True)
+
+    @functools.cached_property
+    def source(self) -> DataSource:
         """The data source as the service describes it: fields, parameters, logical tables and their relationships.
 
         Raises Nl2SqlError, with the service's error.
         """
-        body = {"datasource": {"datasourceLuid": self.luid}}
+        body = {"datasource": {"datasourceLuid": self.name}}
         try:
             described = self._sent("read_metadata", body, self._timeout_s)
             model = self._sent("get_datasource_model", body, self._timeout_s)
         except ServiceError as error:
-            raise Nl2SqlError(f"{self.address} does not describe data source {self.luid!r}: {_told(error)}") from None
-        return from_metadata(described, model, luid=self.luid)
+            raise Nl2SqlError(f"{self.address} does not describe data source {self.name!r}: {_told(error)}") from None
+        return from_metadata(described, model, luid=self.name)
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the description; the service does not say when rows change."""
+        return content_key(self.source.model_dump(mode="json"))
+
+    def schema(self) -> Schema:
+        """Logical tables and the captions of their fields. Raises Nl2SqlError."""
+        return schema_of(self.source)
+
+    def sample(self, table: str, n: int = 3) -> list[dict[str, Any]]:
+        """No rows: the service gives none without a query."""
+        return []
 
     def close(self) -> None:
         """Hang up, and sign out where ``open_service`` signed in."""
@@ -111,10 +292,10 @@ class VizqlService:
             raise ServiceError("invalid", "options.returnServerSentEvents: streams of events are not read here")
         if request.datasource is not None:
             asked = request.datasource.datasourceLuid
-            if asked not in (None, self.luid):
-                raise ServiceError("invalid", f"the request asks data source {asked!r}, and this is {self.luid!r}")
+            if asked not in (None, self.name):
+                raise ServiceError("invalid", f"the request asks data source {asked!r}, and this is {self.name!r}")
             return request
-        return Request.model_validate(to_json(request) | {"datasource": {"datasourceLuid": self.luid}})
+        return Request.model_validate(to_json(request) | {"datasource": {"datasourceLuid": self.name}})
 
     def _sent(self, endpoint: str, body: dict[str, Any], timeout_s: float) -> Any:
         """The body of an answer, the request sent again where that may help. Raises ServiceError."""
@@ -123,10 +304,9 @@ class VizqlService:
             try:
                 return self._client.send(endpoint, body, timeout_s=max(0.0, end - time.monotonic()))
             except ServiceError as error:
-                if reaction(error.kind) != "again" or time.monotonic() + pause >= end:
-                    raise ServiceError(
-                        error.kind, f"{error} (sent {times} times)" if times > 1 else str(error)
-                    ) from None
+                if known_code(error.kind).reaction != "again" or time.monotonic() + pause >= end:
+                    said = f"{error} (sent {times} times)" if times > 1 else str(error)
+                    raise ServiceError(error.kind, said) from None
             time.sleep(pause)
         raise AssertionError("unreachable")
 
@@ -180,6 +360,14 @@ def server_address(url: str) -> str:
     return url.rstrip("/")
 
 
+def _document(sql: Any) -> Any:
+    try:
+        return from_json(sql) if isinstance(sql, str) else sql
+    except ValueError:
+        said = "a data service takes structured queries as JSON, and no SQL; ask it with --controller vizql"
+        raise ServiceError("invalid", said) from None
+
+
 def _failed(error: ServiceError, began: float) -> RunResult:
     return RunResult(False, error=_told(error), error_kind=error.kind, seconds=time.perf_counter() - began)
 
@@ -187,61 +375,7 @@ def _failed(error: ServiceError, began: float) -> RunResult:
 def _told(error: ServiceError) -> str:
     """The error for people: its code, what that means, and what the service said."""
     known = known_code(error.kind)
-    return f"{error.kind} ({known.meaning}): {error}" if known else f"{error.kind}: {error}"
-
-
-# --------------------------------------------------------------------------------- a database of structured queries
-
-PREFIX = "vds:"
-NO_JSON = "a data service takes structured queries as JSON, and no SQL; ask it with --controller vizql"
-
-
-class ServiceDatabase:
-    """A data source behind a service, by the interface of databases. Closing it closes the service."""
-
-    dialect = DIALECT
-
-    def __init__(self, service: VizqlService) -> None:
-        self.service, self.name = service, service.luid
-
-    @functools.cached_property
-    def source(self) -> DataSource:
-        """The data source as the service describes it. Raises Nl2SqlError, with the service's error."""
-        return self.service.metadata()
-
-    @property
-    def fingerprint(self) -> str:
-        """Of the description; the service does not say when rows change."""
-        return content_key(self.source.model_dump(mode="json"))
-
-    def schema(self) -> Schema:
-        """Logical tables and the captions of their fields. Raises Nl2SqlError."""
-        return schema_of(self.source)
-
-    def sample(self, table: str, n: int = 3) -> list[dict[str, Any]]:
-        """No rows: the service gives none without a query."""
-        return []
-
-    def explain(self, sql: str, *, timeout_s: float = 5.0) -> RunResult:
-        """Whether ``sql`` is a structured query at all."""
-        try:
-            errors = read_request(from_json(sql))
-        except ValueError:
-            return RunResult(False, error=NO_JSON, error_kind="invalid")
-        if isinstance(errors, list):
-            return RunResult(False, error=errors[0].message, error_kind="invalid")
-        return RunResult(True)
-
-    def run(self, sql: str, *, timeout_s: float = TIMEOUT_S, max_rows: int = 10_000) -> RunResult:
-        """The rows of a request as JSON. Raises nothing."""
-        try:
-            request = from_json(sql)
-        except ValueError:
-            return RunResult(False, error=NO_JSON, error_kind="invalid")
-        return self.service.run(request, timeout_s=timeout_s, max_rows=max_rows)
-
-    def close(self) -> None:
-        self.service.close()
+    return f"{error.kind} ({known.meaning}): {error}" if known.meaning else f"{error.kind}: {error}"
 
 
 def schema_of(source: DataSource) -> Schema:
@@ -254,9 +388,9 @@ def schema_of(source: DataSource) -> Schema:
     return Schema(tuple(Table(name, tuple(columns)) for name, columns in tables.items()), DIALECT)
 
 
-def open_service_database(spec: str) -> ServiceDatabase:
+def open_service_database(spec: str) -> VizqlService:
     """The data source that ``vds:URL#LUID`` names. Raises UsageError, and Nl2SqlError for a sign-in that is refused."""
-    url, sep, luid = spec.removeprefix(PREFIX).rpartition("#")
+    url, sep, luid = spec.removeprefix("vds:").rpartition("#")
     if not sep or not luid:
         raise UsageError(f"{spec!r} names no data source; expected vds:URL#LUID, as vds:https://SERVER#LUID")
-    return ServiceDatabase(open_service(url, datasource_luid=luid))
+    return open_service(url, datasource_luid=luid)

@@ -17,6 +17,7 @@ Not covered: groups, sets, combined fields and images, whose records are kept an
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -26,13 +27,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from nl2sql.errors import UsageError, one_line
 from nl2sql.machine import from_yaml
-from nl2sql.vizql.fields import DATE_PARTS, DATE_TRUNCATIONS
-from nl2sql.vizql.mending import did_you_mean
+from nl2sql.vizql.mending import LEAST, did_you_mean
+from nl2sql.vizql.query import AGGREGATES, DATE_PARTS, DATE_TRUNCATIONS, LANGUAGE
 
 DataType: TypeAlias = Literal[
     "INTEGER", "REAL", "STRING", "DATETIME", "BOOLEAN", "DATE", "SPATIAL", "UNKNOWN", "UNSPECIFIED"
 ]
-Role: TypeAlias = Literal["MEASURE", "DIMENSION", "UNKNOWN", "UNSPECIFIED"]
+NUMBERS, DATES, UNKNOWN = ("INTEGER", "REAL"), ("DATE", "DATETIME"), ("UNKNOWN", "UNSPECIFIED")
 LARGEST = 10_000_000  # characters of a YAML file
 
 
@@ -50,7 +51,7 @@ class FieldMetadata(_Record):
     fieldCaption: str = Field(min_length=1)
     fieldName: str = ""
     dataType: DataType = "UNKNOWN"
-    fieldRole: Role = "UNKNOWN"
+    fieldRole: Literal["MEASURE", "DIMENSION", "UNKNOWN", "UNSPECIFIED"] = "UNKNOWN"
     fieldType: Literal["CONTINUOUS", "NOMINAL", "ORDINAL", "UNKNOWN", "UNSPECIFIED"] = "UNKNOWN"
     defaultAggregation: str = "NONE"
     columnClass: Literal["COLUMN", "BIN", "GROUP", "CALCULATION", "TABLE_CALCULATION", "UNSPECIFIED"] = "COLUMN"
@@ -82,6 +83,11 @@ class LogicalTable(_Record):
     table: str = ""
     key: tuple[str, ...] = ()
 
+    @property
+    def name(self) -> str:
+        """The table of the database."""
+        return self.table or self.caption
+
 
 class _Endpoint(_Record):
     logicalTableId: str
@@ -108,6 +114,11 @@ class LogicalTableRelationship(_Record):
     fromLogicalTable: _Endpoint
     toLogicalTable: _Endpoint
     expression: RelationshipExpression | None = None
+
+    @property
+    def ends(self) -> tuple[str, str]:
+        """The ids of the two tables: the one that refers, and the other."""
+        return self.fromLogicalTable.logicalTableId, self.toLogicalTable.logicalTableId
 
     def field_pairs(self) -> tuple[tuple[str, str], ...]:
         """The fields that must be equal, as (from, to) ``fieldName``; empty where other operators are among them."""
@@ -149,16 +160,14 @@ class DataSource(BaseModel):
     parameters: tuple[ParameterRecord, ...] = ()
 
     @cached_property
-    def _by_caption(self) -> dict[str, FieldMetadata]:
-        return {field.fieldCaption: field for field in reversed(self.fields)}
-
-    @cached_property
-    def _by_folded(self) -> dict[str, FieldMetadata]:
-        return {field.fieldCaption.casefold(): field for field in reversed(self.fields)}
-
-    @cached_property
-    def _by_name(self) -> dict[str, FieldMetadata]:
-        return {field.fieldName: field for field in reversed(self.fields) if field.fieldName}
+    def _by(self) -> dict[tuple[str, str], FieldMetadata]:
+        """The first field of each caption, caption in any case, and ``fieldName``."""
+        by: dict[tuple[str, str], FieldMetadata] = {}
+        for field in self.fields:
+            caption, folded, name = field.fieldCaption, field.fieldCaption.casefold(), field.fieldName
+            for key in (("caption", caption), ("folded", folded), ("name", name)):
+                by.setdefault(key, field)
+        return by
 
     @property
     def captions(self) -> tuple[str, ...]:
@@ -172,33 +181,45 @@ class DataSource(BaseModel):
 
     def field(self, caption: str) -> FieldMetadata | None:
         """The field of exactly this caption."""
-        return self._by_caption.get(caption)
+        return self._by.get(("caption", caption))
 
     def field_any_case(self, caption: str) -> FieldMetadata | None:
         """The field of this caption, upper or lower case."""
-        return self._by_caption.get(caption) or self._by_folded.get(caption.strip().casefold())
+        return self.field(caption) or self._by.get(("folded", caption.strip().casefold()))
 
     def field_named(self, name: str) -> FieldMetadata | None:
         """The field of this ``fieldName``."""
-        return self._by_name.get(name)
+        return self._by.get(("name", name)) if name else None
 
     def table(self, logical_table_id: str) -> LogicalTable | None:
         """The logical table of this id."""
-        return next((table for table in self.logicalTables if table.logicalTableId == logical_table_id), None)
+        return next((t for t in self.logicalTables if t.logicalTableId == logical_table_id), None)
 
     def table_of(self, field: FieldMetadata) -> str:
         """The table of the database that a field's column is in; "" where it is not known."""
         logical = self.table(field.logicalTableId)
-        return field.remoteTableName or ((logical.table or logical.caption) if logical else "")
+        return field.remoteTableName or (logical.name if logical else "")
 
     def parameter(self, caption: str) -> ParameterRecord | None:
         """The parameter of exactly this caption."""
-        return next((parameter for parameter in self.parameters if parameter.parameterCaption == caption), None)
+        return next((p for p in self.parameters if p.parameterCaption == caption), None)
 
-    def like(self, caption: str, *, least: float | None = None) -> list[tuple[str, float]]:
+    def like(self, caption: str, *, least: float = LEAST) -> list[tuple[str, float]]:
         """The captions that may have been meant, with their likeness, best first; hidden fields are none."""
-        known = [field.fieldCaption for field in self.fields if not field.hidden]
-        return did_you_mean(caption, known) if least is None else did_you_mean(caption, known, least=least)
+        return did_you_mean(caption, [f.fieldCaption for f in self.fields if not f.hidden], least=least)
+
+
+def together(pairs: Iterable[tuple[str, str]]) -> set[frozenset[str]]:
+    """The sets of names that pairs of equal, or of related, ones make.
+
+    >>> together([("a", "b"), ("c", "d"), ("b", "e")]) == {frozenset("abe"), frozenset("cd")}
+    True
+    """
+    classes: set[frozenset[str]] = set()
+    for pair in pairs:
+        touched = {names for names in classes if names & {*pair}}
+        classes = (classes - touched) | {frozenset(pair).union(*touched)}
+    return classes
 
 
 def unbracketed(reference: str) -> str:
@@ -275,9 +296,7 @@ def to_yaml(source: DataSource) -> str:
     return yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=110)
 
 
-# ----------------------------------------------------------------------------------- the service's own descriptions
-
-_OURS = {"table", "key"}  # of a logical table: in YAML only
+# ------------------------------------------------------------------ the service's own descriptions
 
 
 def from_metadata(metadata: Any, model: Any = None, *, name: str = "", luid: str = "") -> DataSource:
@@ -291,33 +310,17 @@ def from_metadata(metadata: Any, model: Any = None, *, name: str = "", luid: str
     if model is not None and not isinstance(model, dict):
         raise UsageError("this is no answer of get-datasource-model; expected an object with 'logicalTables'")
     extra = metadata.get("extraData") or {}
-    data = {"name": name, "luid": luid, "fields": metadata["data"]}
-    if isinstance(extra, dict) and "parameters" in extra:
-        data["parameters"] = extra["parameters"]
-    for key in ("logicalTables", "logicalTableRelationships"):
-        if model is not None and key in model:
-            data[key] = model[key]
-    given = {key: value for key, value in data.items() if value != ""}
-    return source_from(given, "read-metadata", names_once=False)  # a query with such a name is warned of
+    data = {key: value for key, value in (("name", name), ("luid", luid)) if value} | {"fields": metadata["data"]}
+    for answer, keys in ((extra, ("parameters",)), (model or {}, ("logicalTables", "logicalTableRelationships"))):
+        data |= {key: answer[key] for key in keys if isinstance(answer, dict) and key in answer}
+    return source_from(data, "read-metadata", names_once=False)  # a query with such a name is warned of
 
 
 def to_metadata(source: DataSource) -> dict[str, Any]:
     """What ``read-metadata`` answers for this data source."""
     data = source.model_dump(mode="json", exclude_unset=True)
-    answer: dict[str, Any] = {"data": data["fields"]}
-    if "parameters" in data:
-        answer["extraData"] = {"parameters": data["parameters"]}
-    return answer
-
-
-def to_datasource_model(source: DataSource) -> dict[str, Any]:
-    """What ``get-datasource-model`` answers for this data source."""
-    data = source.model_dump(mode="json", exclude_unset=True)
-    tables = [{k: v for k, v in table.items() if k not in _OURS} for table in data.get("logicalTables", ())]
-    answer = {"logicalTables": tables} if "logicalTables" in data else {}
-    if "logicalTableRelationships" in data:
-        answer["logicalTableRelationships"] = data["logicalTableRelationships"]
-    return answer
+    more = {"extraData": {"parameters": data["parameters"]}} if "parameters" in data else {}
+    return {"data": data["fields"], **more}
 
 
 # ----------------------------------------------------------------- which functions a field can have
@@ -327,30 +330,17 @@ def to_datasource_model(source: DataSource) -> dict[str, Any]:
 
 _COUNTS = frozenset({"COUNT", "COUNTD"})
 _ORDERED = _COUNTS | {"MIN", "MAX"}
-_NUMERIC = _ORDERED | {"SUM", "AVG", "MEDIAN", "STDEV", "VAR"}
+_NUMERIC = frozenset(AGGREGATES)
 _OF_DATES = DATE_PARTS | DATE_TRUNCATIONS
 FUNCTIONS_OF = {
-    "INTEGER": _NUMERIC,
-    "REAL": _NUMERIC,
-    "STRING": _ORDERED,
-    "BOOLEAN": _ORDERED,
-    "DATE": _ORDERED | _OF_DATES,
-    "DATETIME": _ORDERED | _OF_DATES,
+    **dict.fromkeys(NUMBERS, _NUMERIC),
+    **dict.fromkeys(("STRING", "BOOLEAN"), _ORDERED),
+    **dict.fromkeys(DATES, _ORDERED | _OF_DATES),
     "SPATIAL": frozenset({"COUNT", "COLLECT"}),
 }
 ON_DIMENSIONS = _ORDERED | _OF_DATES  # what the specification forbids and vizql.strict=false allows
-_IN_FORMULAS = """
-    abs acos asin atan atan2 ceiling cos cot degrees div exp floor hexbinx hexbiny ln log pi power radians round sign
-    sin sqrt square tan zn ascii char contains endswith find findnth left len lower ltrim mid proper replace right rtrim
-    space split startswith trim upper regexp_extract regexp_extract_nth regexp_match regexp_replace date datetime float
-    int str dateadd datediff datename dateparse datepart datetrunc isdate isoquarter isoweek isoweekday isoyear makedate
-    makedatetime maketime now today ifnull iif isnull attr corr covar covarp percentile stdevp varp fullname isfullname
-    ismemberof isusername userdomain username userattribute userattributeincludes first index last lookup previous_value
-    rank rank_dense rank_modified rank_percentile rank_unique size total area buffer difference distance intersection
-    intersects length makeline makepoint outline shapetype symdifference union validate host domain tld parse_url
-    parse_url_query group_concat log2"""
-IN_FORMULAS = frozenset({*_IN_FORMULAS.upper().split(), *_NUMERIC, *DATE_PARTS, "COLLECT"})
-_FAMILIES = ("RUNNING_", "WINDOW_", "MODEL_", "SCRIPT_", "RAWSQL", "XPATH_", "GET_")
+IN_FORMULAS = frozenset({*LANGUAGE["formulaFunctions"].upper().split(), *_NUMERIC, *DATE_PARTS, "COLLECT"})
+_FAMILIES = tuple(LANGUAGE["formulaFamilies"])
 _RANKED = ("SUM", "AVG", "COUNTD", "COUNT", "MAX", "MIN", "YEAR")
 
 

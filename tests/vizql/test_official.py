@@ -15,8 +15,8 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from strategies import FIXTURES, SUPERSTORE, queries
 
-from nl2sql.vizql.fields import field_kind
-from nl2sql.vizql.query import Query, read_query, to_json
+from nl2sql.vizql.query import Query, field_kind, to_json
+from nl2sql.vizql.shape import read_query
 from nl2sql.vizql.validator import validate
 
 official = pytest.importorskip("vizql_data_service_py")

@@ -20,11 +20,9 @@ from test_compile import SOURCE, TABLES
 from nl2sql.databases.engines import open_database
 from nl2sql.errors import Nl2SqlError, UsageError
 from nl2sql.interfaces import Database
-from nl2sql.vizql import querying
 from nl2sql.vizql.compile import compiled
 from nl2sql.vizql.query import Request
-from nl2sql.vizql.querying import reaction
-from nl2sql.vizql.service import ENVIRONMENT, VizqlService, open_service
+from nl2sql.vizql.service import ENVIRONMENT, VizqlService, known_code, known_codes, open_service, pauses
 from nl2sql.vizql.source import DataSource, read_source
 
 pytest.importorskip("vizql_data_service_py")
@@ -166,7 +164,7 @@ def test_no_rows_have_columns(service: VizqlService) -> None:
 
 
 def test_the_service_describes_its_data_source(service: VizqlService) -> None:
-    described = service.metadata()
+    described = service.source
     assert described.luid == LUID
     assert described.fields == SERVED.fields and described.parameters == SERVED.parameters
     assert described.logicalTableRelationships == SERVED.logicalTableRelationships
@@ -214,8 +212,8 @@ REACTIONS = {
     ("kind", "expected"), [(kind, what) for what, kinds in REACTIONS.items() for kind in kinds.split()]
 )
 def test_every_code_has_its_reaction(kind: str, expected: str) -> None:
-    assert reaction(kind) == expected
-    assert reaction(None) == "stop"
+    assert known_code(kind).reaction == expected
+    assert known_code(None).reaction == "stop"
 
 
 @pytest.mark.parametrize("code", ["400000", "400800", "400802", "400803", "404934", "401002", "403800", "429000"])
@@ -257,19 +255,18 @@ def test_a_request_is_sent_again_as_often_as_there_are_pauses(service: VizqlServ
     result = service.run({"fields": [CITY]})
     assert result.error_kind == "500000"
     assert result.error == "500000 (the service has an error): down (sent 4 times)"
-    assert len(server.bodies) == 1 + len(querying.pauses()) == 4
+    assert len(server.bodies) == 1 + len(pauses()) == 4
 
 
 def test_the_page_has_the_table_of_reactions() -> None:
     page = (Path(__file__).parents[2] / "docs" / "vizql.md").read_text(encoding="utf-8")
     for name in ("refine", "stop", "again"):
         (row,) = re.findall(rf"^\| `{name}` \| (.*?) \|", page, re.MULTILINE)
-        assert re.findall("`(.+?)`", row) == [known.code for known in querying.known_codes() if known.reaction == name]
+        assert re.findall("`(.+?)`", row) == [known.code for known in known_codes() if known.reaction == name]
 
 
 def test_pauses_grow() -> None:
-    pauses = querying.pauses()
-    assert pauses and list(pauses) == sorted(set(pauses))
+    assert pauses() and list(pauses()) == sorted(set(pauses()))
 
 
 def test_another_error_than_the_first_one_ends_it(service: VizqlService, server: VdsServer) -> None:
@@ -340,7 +337,7 @@ def test_a_server_that_is_not_there_is_tried_again(service: VizqlService, server
 def test_a_redirect_is_not_followed(service: VizqlService, server: VdsServer) -> None:
     server.next_redirect("http://127.0.0.1:1/elsewhere")
     result = service.run({"fields": [CITY]})
-    assert (result.error_kind, reaction(result.error_kind)) == ("307", "stop")
+    assert (result.error_kind, known_code(result.error_kind).reaction) == ("307", "stop")
     assert "it redirects to http://127.0.0.1:1/elsewhere; give that address instead" in (result.error or "")
 
 
@@ -362,7 +359,7 @@ def test_an_answer_has_a_largest_size(
     [
         ({"fields": []}, "'query.fields' is missing or empty"),
         ({"fields": [{"fieldCaption": "City", "functoin": "SUM"}]}, "'functoin'"),
-        ("SELECT 1", "Expected a query"),
+        ("SELECT 1", "takes structured queries as JSON"),
         ({"fields": [CITY], "parameters": [{"parameterCaption": "P", "value": None}]}, "query.parameters[0].value"),
         ({"query": {"fields": [CITY]}, "options": {"returnServerSentEvents": True}}, "returnServerSentEvents"),
         ({"fields": [CITY], "filters": [{"filterType": "SET", "field": CITY, "values": ["\ud800"]}]}, "half a"),
@@ -389,7 +386,7 @@ def test_nothing_is_printed_and_the_token_is_in_no_message(
     caplog.set_level("DEBUG")
     said = []
     with open_service(server.url, datasource_luid=LUID) as opened:
-        opened.metadata()
+        assert opened.schema().tables
         assert opened.run({"fields": [CITY]}).success
         for body in (f'{{"errorCode": "403800", "message": "token {TOKEN}", "messages": ["{TOKEN}"]}}', f"<p>{TOKEN}"):
             server.next_answer(403, body)
@@ -403,7 +400,7 @@ def test_nothing_is_printed_and_the_token_is_in_no_message(
         said.append(stranger.run({"fields": [CITY]}))
         assert said[-1].error_kind == "401002" and "not signed in: ***" in (said[-1].error or "")
         with pytest.raises(Nl2SqlError, match=r"does not describe data source .*: 401002 \(the sign-in") as caught:
-            stranger.metadata()
+            stranger.schema()
     texts = [*map(str, said), str(caught.value), caplog.text]
     assert not any(part in text for text in texts for part in (TOKEN, TOKEN[:9], "99887766"))
     assert capfd.readouterr() == ("", "")

@@ -16,15 +16,8 @@ from nl2sql.databases.engines import open_database
 from nl2sql.errors import UsageError
 from nl2sql.vizql.infer import data_type_of, default_aggregation, infer, is_measure
 from nl2sql.vizql.querying import run_query
-from nl2sql.vizql.source import (
-    DataSource,
-    from_metadata,
-    read_source,
-    source_from,
-    to_datasource_model,
-    to_metadata,
-    to_yaml,
-)
+from nl2sql.vizql.semantic_model import described
+from nl2sql.vizql.source import DataSource, from_metadata, read_source, source_from, to_metadata, to_yaml
 from nl2sql.vizql.validator import validate
 
 METADATA = {
@@ -70,7 +63,8 @@ MODEL = {
 
 def test_the_service_s_json_comes_back_as_it_was() -> None:
     source = from_metadata(METADATA, MODEL, name="shop", luid="1")
-    assert to_metadata(source) == METADATA and to_datasource_model(source) == MODEL
+    described = source.model_dump(mode="json", exclude_unset=True)
+    assert to_metadata(source) == METADATA and {key: described[key] for key in MODEL} == MODEL
     assert source.field("Sales").dataType == "REAL"  # type: ignore[union-attr]
     assert source.logicalTableRelationships[0].field_pairs() == (("Region", "Region (People)"),)
     assert source.parameter("Top") is not None and source.luid == "1"
@@ -302,3 +296,61 @@ def test_every_column_of_a_packaged_database_can_be_read_by_its_field(name: str)
 def test_the_fixture_s_captions_are_unique() -> None:
     assert len({caption.casefold() for caption in SUPERSTORE.captions}) == len(SUPERSTORE.captions)
     assert json.loads((FIXTURES / "regoin.json").read_text())["query"]["fields"] == [{"fieldCaption": "Regoin"}]
+
+
+# ---------------------------------------------------------------------------------------------- semantic models
+
+MODEL_OF_SHOP = """
+semantic_model:
+  - name: shop
+    datasets:
+      - name: purchases
+        source: main.public.orders
+        primary_key: [order_id]
+        description: What was bought
+        fields:
+          - name: total
+            label: Price
+            description: Of all
+            expression: {dialects: [{dialect: ANSI_SQL, expression: total}]}
+          - {name: state, expression: [{dialect: ANSI_SQL, expression: status}], dimension: {is_time: false}}
+          - {name: is_late, expression: [{dialect: ANSI_SQL, expression: "status = 'open'"}], dimension: {}}
+          - {name: age, expression: [{dialect: ANSI_SQL, expression: "julianday('now') - julianday(created)"}]}
+      - {name: clients, source: customers, fields: [{name: city, dimension: {}}]}
+      - {name: suppliers, source: main.public.suppliers}
+    relationships:
+      - {name: r, from: purchases, to: clients, from_columns: [customer_id], to_columns: [customer_id]}
+      - {name: s, from: purchases, to: suppliers, from_columns: [supplier_id], to_columns: [supplier_id]}
+    metrics:
+      - name: revenue_per_client
+        expression: [{dialect: ANSI_SQL, expression: SUM(orders.total) / COUNT(DISTINCT orders.customer_id)}]
+      - {name: median_total, expression: [{dialect: ANSI_SQL, expression: PERCENTILE_CONT(total)}]}
+"""
+
+
+def test_a_semantic_model_is_a_data_source_over_its_database(shop: Path, tmp_path: Path) -> None:
+    (tmp_path / "model.yaml").write_text(MODEL_OF_SHOP, encoding="utf-8")
+    with open_database(str(shop)) as database:
+        source, left = described(infer(database), tmp_path / "model.yaml")
+        shown = {field.fieldCaption: field for field in source.fields if not field.hidden}
+        assert sorted(shown) == ["City", "Is Late", "Price", "Revenue Per Client", "State"]
+        assert shown["Price"].description == "Of all" and shown["State"].fieldRole == "DIMENSION"
+        assert [line.partition(":")[0] for line in left] == [
+            "dataset suppliers",
+            "relationship s",
+            "age",
+            "median_total",
+        ]
+        query = {"fields": [{"fieldCaption": "City"}, {"fieldCaption": "Revenue Per Client"}]}
+        reply = run_query(query, source, database)
+        assert reply.result is not None, (reply.validation.validation_errors, reply.not_executable)
+        gold = """SELECT city, SUM(total) / COUNT(DISTINCT o.customer_id) FROM orders o
+            LEFT JOIN customers USING (customer_id) GROUP BY 1"""
+        assert sorted(reply.result.rows) == sorted(database.run(gold).rows)
+
+
+@pytest.mark.parametrize("text", ["[]", "semantic_model: []", "semantic_model: [{name: a}]", "datasets: ["])
+def test_a_file_that_is_no_semantic_model_is_refused(text: str, shop: Path, tmp_path: Path) -> None:
+    (tmp_path / "model.yaml").write_text(text, encoding="utf-8")
+    with open_database(str(shop)) as database, pytest.raises(UsageError, match="expected semantic_model"):
+        described(infer(database), tmp_path / "model.yaml")

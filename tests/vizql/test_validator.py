@@ -18,7 +18,8 @@ from strategies import FIXTURES, SUPERSTORE, queries
 from nl2sql.config import VizqlConfig
 from nl2sql.databases.engines import open_database
 from nl2sql.vizql.mending import MOST_ERRORS, apply, part_at, place_text
-from nl2sql.vizql.query import Query, Request, read_query, read_request
+from nl2sql.vizql.query import Query, Request
+from nl2sql.vizql.shape import read_query, read_request
 from nl2sql.vizql.source import DataSource
 from nl2sql.vizql.validator import validate
 

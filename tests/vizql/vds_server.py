@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from nl2sql.interfaces import Database
 from nl2sql.vizql.compile import compiled
 from nl2sql.vizql.query import Request
-from nl2sql.vizql.source import DataSource, to_datasource_model, to_metadata
+from nl2sql.vizql.source import DataSource, to_metadata
 from nl2sql.vizql.validator import validate
 
 TOKEN = "kZ9x-token-of-a-sign-in|Wq7"
@@ -31,6 +31,13 @@ SIGN_IN = (
     '<site id="s" contentUrl="{site}"/><user id="u"/></credentials></tsResponse>'
 )
 Answer = tuple[int, str, bytes]
+
+
+def datasource_model(source: DataSource) -> dict[str, Any]:
+    """What ``get-datasource-model`` answers for this data source."""
+    data = source.model_dump(mode="json", exclude_unset=True)
+    tables = [{k: v for k, v in table.items() if k not in ("table", "key")} for table in data["logicalTables"]]
+    return {**{key: data[key] for key in data if key == "logicalTableRelationships"}, "logicalTables": tables}
 
 
 class VdsServer:
@@ -78,7 +85,7 @@ class VdsServer:
             return _json(to_metadata(self.source))
         if endpoint == "get-datasource-model":
             official.GetDatasourceModelRequest.model_validate(body)
-            return _json(to_datasource_model(self.source))
+            return _json(datasource_model(self.source))
         return self._queried(body) if endpoint == "query-datasource" else _error("404950", "no such endpoint")
 
     def _queried(self, body: dict[str, Any]) -> Answer:

@@ -1,4 +1,4 @@
-r"""The state of the graph, its context (what a node may touch, the model reads), a query's drafts.
+r"""The state of the graph, its context (what a node may touch, the model reads), drafts, the grammar of queries.
 
 >>> fields = [{"fieldCaption": "Region"}, {"fieldCaption": "Sales", "fieldRole": "MEASURE", "dataType": "REAL"}]
 >>> source_text(DataSource.model_validate({"fields": fields}).fields, DataSource.model_validate({"fields": fields}))
@@ -12,58 +12,41 @@ The text leaves out descriptions, hierarchies, parameters and formulas.
 >>> after = {"fields": [{"fieldCaption": "Sales", "function": "SUM"}]}
 >>> with_valid_parts(before, frozenset({("fields", 1)}), after)
 {'fields': [{'fieldCaption': 'Region'}, {'fieldCaption': 'Sales', 'function': 'SUM'}]}
+>>> sorted(query_schema(DataSource.model_validate({"fields": fields}).fields, {"Region": ["East", "West"]})["$defs"])
+['field', 'filter', 'first', 'row']
 """
 
 from __future__ import annotations
 
 import copy
-import operator
+import dataclasses
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypedDict
+from typing import Any
 
 from nl2sql.agents import prompts
 from nl2sql.agents.checks import constraints
 from nl2sql.agents.opening import link
+from nl2sql.agents.resources import takes_grammars
 from nl2sql.agents.task import State, Task, guard, takes_no_sql
 from nl2sql.interfaces import Grammar
 from nl2sql.sql.parse import decode_json
 from nl2sql.vizql.from_sql import nullable_captions, structured
 from nl2sql.vizql.infer import infer
-from nl2sql.vizql.mending import LEAST, Place, apply, as_json
-from nl2sql.vizql.query import is_request
+from nl2sql.vizql.mending import LEAST, Place, as_json
+from nl2sql.vizql.query import DATE_PARTS, DATE_TRUNCATIONS, is_request
 from nl2sql.vizql.querying import statement
-from nl2sql.vizql.source import DataSource, FieldMetadata, read_source
-from nl2sql.vizql.validator import Validation, validate
+from nl2sql.vizql.source import DATES, NUMBERS, DataSource, FieldMetadata, fits, read_source
+from nl2sql.vizql.validator import Validation, apply, distinct_texts, validate
 
 
-class VizqlState(TypedDict):
-    """The graph's state; the first seven are the specification's, and every value is JSON but for blobs among rows."""
-
-    query_draft: Any  # the request as JSON; the model's text where that is no JSON
-    query_version: int  # 0: not built; 1: built; 2, 3, 4: refined
-    is_valid: bool
-    validation_errors: list[str]  # of the validation, or of the execution
-    validation_suggestions: list[str]
-    error: str | None  # what the error handler says
-    failure: str | None  # "<where>: <what>" when the episode cannot go on
-    unread: str  # a reply of the refiner that held no query
-    execution_result: dict[str, Any] | None
-    finish: str
-    answer: int | None  # the attempt that is the answer
-    attempts: Annotated[list[dict[str, Any]], operator.add]  # version, query, errors, stage, sql
-    trace: Annotated[list[dict[str, Any]], operator.add]
-    decision_log: Annotated[list[dict[str, Any]], operator.add]
-
-
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Context:
     """The runtime context: the task, the data source, and what of both the model is shown."""
 
     task: Task
     source: DataSource
-    fields: Sequence[FieldMetadata]
     schema: str
     question: str
     grammar: Grammar | None
@@ -74,41 +57,28 @@ class Context:
         return validate(draft, self.source, self.task.config.vizql, self.task.resources.database)
 
 
-@dataclass
-class Work(State):
-    """The work of one visit of a node: trace and decision log go on where the graph's end."""
+@dataclasses.dataclass
+class VizqlState(State):
+    """What one question has led to; of the fields here, those up to ``error`` are the specification's."""
 
+    query_draft: Any = None  # the request as JSON; the model's text where that is no JSON
+    query_version: int = 0  # 0: not built; 1: built; 2, 3, 4: refined
+    is_valid: bool = False
+    validation_errors: list[str] = dataclasses.field(default_factory=list)  # of the validation, or of the execution
+    validation_suggestions: list[str] = dataclasses.field(default_factory=list)
+    error: str | None = None  # what the error handler says
     context: Context | None = None
+    failure: str | None = None  # "<where>: <what>" when the episode cannot go on
+    unread: str = ""  # a reply of the refiner that held no query
+    execution_result: dict[str, Any] | None = None
+    finish: str = ""
+    answer: int | None = None  # the attempt that is the answer
+    attempts: list[dict[str, Any]] = dataclasses.field(default_factory=list)  # version, query, errors, stage, sql
 
     @property
     def here(self) -> Context:
         assert self.context is not None
         return self.context
-
-
-def work_of(state: Mapping[str, Any], context: Context) -> Work:
-    """The work of a visit."""
-    return Work(context.task, trace=list(state["trace"]), decision_log=list(state["decision_log"]), context=context)
-
-
-def initial_state() -> VizqlState:
-    """The state before the first node."""
-    return VizqlState(
-        query_draft=None,
-        query_version=0,
-        is_valid=False,
-        validation_errors=[],
-        validation_suggestions=[],
-        error=None,
-        failure=None,
-        unread="",
-        execution_result=None,
-        finish="",
-        answer=None,
-        attempts=[],
-        trace=[],
-        decision_log=[],
-    )
 
 
 # ------------------------------------------------------------------------------ the data source as a model reads it
@@ -290,7 +260,7 @@ def mended(draft: Any, validation: Validation, check: Callable[[Any], Validation
 # no such draft.
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class SqlDraft:
     """What the model wrote, and the query that it is; None with the reason where it is none."""
 
@@ -304,15 +274,15 @@ def drafts_in_sql(here: Context) -> bool:
     return here.task.config.vizql.draft == "sql" and not takes_no_sql(here.task.resources.database)
 
 
-def sql_draft(work: Work) -> SqlDraft:
+def sql_draft(state: VizqlState) -> SqlDraft:
     """One call of the model with the control's prompt, translated. Raises EpisodeFailed."""
-    task, here = work.task, work.here
+    task, here = state.task, state.here
     link(task)
     messages = task.sql_messages(constraints.extract_constraints(task.question.text))
     [raw] = task.write_sql(messages, task.config.vizql.max_new_tokens, sampling=task.sampling(), n=1)
     sql, refused = guard(task, raw)
     if refused is not None:
-        work.refuse(0, "guardrails", raw, refused)
+        state.refuse(0, "guardrails", raw, refused)
         return SqlDraft(raw, reason=f"no structured form: {refused}")
     nullable = nullable_captions(here.source, task.schema)
     translation = structured(sql, here.source, task.resources.database.dialect, nullable)
@@ -335,3 +305,142 @@ def _is_executable(here: Context, draft: dict[str, Any]) -> bool:
         return False
     settings, dialect = here.task.config.vizql, here.task.resources.database.dialect
     return not statement(draft, here.source, dialect, settings)[1]
+
+
+# ------------------------------------- the grammar: a JSON schema of the queries over a data source
+# A model that writes under it cannot misspell a key, a caption or a value, nor give a function to a
+# field that it does not fit. Some errors are left: a field twice, ends of a range in the wrong
+# order, two filters of one field.
+#
+# Not covered, so that a query under the schema has none: calculations, bins, table calculations,
+# CONDITION and relative date filters, parameters, MATCH filters that exclude.
+
+_AGGREGATES = ("SUM", "AVG", "MEDIAN", "MIN", "MAX", "COUNT", "COUNTD")
+_COUNTS = ("COUNT", "COUNTD")
+_DAY = {"type": "string", "pattern": "^(19|20)[0-9]{2}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])$"}
+_COUNT = {"type": "integer", "minimum": 1, "maximum": 100}
+_TEXT = {"type": "string", "minLength": 1, "maxLength": 60}  # one that is not taken from the data source
+_NUMBER = {"type": "number"}
+MOST_FIELDS = 6
+MOST_FILTERS = 4
+MOST_VALUES = 100  # distinct texts of a column that the grammar lists
+
+Schema = dict[str, Any]
+Fields = Sequence[FieldMetadata]
+
+
+def grammar_of(task: Task, source: DataSource, fields: Fields) -> Grammar | None:
+    """The grammar of requests over these fields; None where ``vizql.constrain`` or the model has none."""
+    wanted = task.config.vizql.constrain
+    if wanted == "none" or (wanted == "auto" and not takes_grammars(task.resources.model, "json_schema")):
+        return None
+    values = distinct_texts(source, fields, task.resources.database, most=MOST_VALUES)
+    for field in fields:  # of a column with more texts: those that the question names
+        if field.fieldCaption not in values and field.dataType == "STRING":
+            place = source.table_of(field).lower(), field.column.lower()
+            there = {m.value for m in task.values if (m.table.lower(), m.column.lower()) == place}
+            values |= {field.fieldCaption: sorted(there)} if there else {}
+    return Grammar("json_schema", json.dumps(query_schema(fields, values), ensure_ascii=False))
+
+
+def query_schema(fields: Fields, values: Mapping[str, Sequence[str]]) -> Schema:
+    """The JSON schema. values: by caption, all texts of a column; a column without an entry takes any text.
+
+    A request is grouped, or gives rows as they are (``disaggregate``): then no field has a function.
+    """
+    plain = [field for field in fields if not field.is_aggregate]
+    dimensions = [field for field in plain if field.fieldRole != "MEASURE"]
+    amounts = [field for field in plain if field.fieldRole == "MEASURE" and fits("SUM", field.dataType)]
+    dates = [field for field in plain if field.dataType in DATES]
+    measures = [_field(amounts, _AGGREGATES), _field(dimensions, _COUNTS)]
+    whole = _field([field for field in fields if field.is_aggregate])
+    of_dates = _field(dates, (*sorted(DATE_PARTS), *sorted(DATE_TRUNCATIONS)))
+    kinds = [kind for kind in (_field(dimensions), *measures, of_dates, whole) if _names_something(kind)]
+    filters = [*_filters(plain, dimensions, dates, values)]
+    for measure in measures:
+        top = {"howMany": _COUNT, "fieldToMeasure": measure, "direction": {"enum": ["TOP", "BOTTOM"]}}
+        filters.append(_filter(dimensions, "TOP", top))
+    definitions: Schema = {
+        "field": {"anyOf": [*kinds, *map(_sorted, kinds)]},
+        "row": {"anyOf": [_field(plain), _sorted(_field(plain))]},
+        "filter": {"anyOf": [kind for kind in filters if _names_something(kind)]},
+        "first": _object({"rowLimit": _COUNT}),
+    }
+    raw = {"disaggregate": {"const": True}, "rowLimit": _COUNT}
+    return {
+        "anyOf": [
+            _object({"query": _query("field"), "options": _ref("first")}, optional=("options",)),
+            _object({"query": _query("row"), "options": _object(raw, optional=("rowLimit",))}),
+        ],
+        "$defs": definitions,
+    }
+
+
+def _filters(plain: Fields, dimensions: Fields, dates: Fields, values: Mapping[str, Sequence[str]]) -> Iterable[Schema]:
+    texts = [field for field in dimensions if field.dataType in ("STRING", "UNKNOWN")]
+    numbers = [field for field in plain if field.dataType in NUMBERS]
+    sets: list[tuple[Fields, Schema]] = [
+        *(([field], {"enum": list(known)}) for field in texts if (known := values.get(field.fieldCaption))),
+        ([field for field in texts if not values.get(field.fieldCaption)], _TEXT),
+        ([field for field in dimensions if field.dataType == "INTEGER"], {"type": "integer"}),
+        ([field for field in plain if field.dataType == "BOOLEAN"], {"type": "boolean"}),
+        ([field for field in plain if field.dataType == "DATE"], _DAY),
+    ]
+    for about, value in sets:
+        listed = _list({"anyOf": [value, {"type": "null"}]}, MOST_FIELDS)
+        yield _filter(about, "SET", {"values": listed, "exclude": {"const": True}}, optional=("exclude",))
+    for key in ("contains", "startsWith", "endsWith"):
+        yield _filter(texts, "MATCH", {key: _TEXT})
+    for about, functions in ((numbers, ()), (numbers, _AGGREGATES), (texts, _COUNTS)):
+        yield from _ranges(about, "QUANTITATIVE_NUMERICAL", {"min": _NUMBER, "max": _NUMBER}, functions)
+    yield from _ranges(dates, "QUANTITATIVE_DATE", {"minDate": _DAY, "maxDate": _DAY})
+
+
+def _ranges(about: Fields, kind: str, ends: Schema, functions: Sequence[str] = ()) -> Iterable[Schema]:
+    least, most = ends
+    for name, keys in (("MIN", [least]), ("MAX", [most]), ("RANGE", [least, most])):
+        parts = {"quantitativeFilterType": {"const": name}, **{key: ends[key] for key in keys}}
+        yield _filter(about, kind, parts, functions)
+    if not functions:
+        yield _filter(about, kind, {"quantitativeFilterType": {"enum": ["ONLY_NULL", "ONLY_NON_NULL"]}})
+
+
+def _filter(
+    about: Fields, kind: str, parts: Schema, functions: Sequence[str] = (), optional: Sequence[str] = ()
+) -> Schema:
+    return _object({"field": _field(about, functions), "filterType": {"const": kind}, **parts}, optional)
+
+
+def _field(fields: Fields, functions: Sequence[str] = ()) -> Schema:
+    parts: Schema = {"fieldCaption": {"enum": [field.fieldCaption for field in fields]}}
+    return _object(parts | ({"function": {"enum": list(functions)}} if functions else {}))
+
+
+def _sorted(field: Schema) -> Schema:
+    order = {"sortDirection": {"enum": ["ASC", "DESC"]}, "sortPriority": {"enum": [1, 2, 3]}}
+    return _object(field["properties"] | order)
+
+
+def _query(field: str) -> Schema:
+    parts = {"fields": _list(_ref(field), MOST_FIELDS), "filters": _list(_ref("filter"), MOST_FILTERS)}
+    return _object(parts, ("filters",))
+
+
+def _list(items: Schema, most: int) -> Schema:
+    return {"type": "array", "items": items, "minItems": 1, "maxItems": most}
+
+
+def _names_something(part: Schema) -> bool:
+    """Is there a caption wherever one is wanted? A data source without dates has no filters of dates."""
+    inside = part.get("properties", {})
+    named = inside.get("fieldCaption", {}).get("enum") != []
+    return named and all(_names_something(value) for value in inside.values())
+
+
+def _object(properties: Schema, optional: Sequence[str] = ()) -> Schema:
+    required = [name for name in properties if name not in optional]
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+
+
+def _ref(name: str) -> Schema:
+    return {"$ref": f"#/$defs/{name}"}

@@ -10,22 +10,15 @@
 Translation(candidates=(), reason='set operation', groups='')
 
 A candidate says in its language what the SQL says; its rows may differ where the data source joins or groups in another
-way (``documents`` names them). Who needs the same rows compares them.
+way. Who needs the same rows compares them. A query alone is plainer than a request with options, and fewer filters are
+plainer than more.
 
 A structured query is grouped by the dimensions that it shows. ``SELECT name, COUNT(*) ... GROUP BY id`` shows two
 people of one name on two lines, and the query on one; for names that nobody shares, both say the same.
-``Translation.groups`` asks the rows. Not covered: HAVING, which may leave out the groups that are not alike; aggregates
-and columns in one expression.
+``Translation.groups`` asks the rows.
 
->>> field = {"fieldCaption": "Sales", "function": "SUM", "sortDirection": "DESC", "sortPriority": 1}
->>> _top([{"fieldCaption": "Region"}, field], 3)["fieldToMeasure"]
-{'fieldCaption': 'Sales', 'function': 'SUM'}
-
-A query alone is plainer than a request with options, and fewer filters are plainer than more. Which of them has the
-SQL's rows is not known here.
-
-Not covered: ORDER BY of what is not asked for; GROUP BY, since a query is grouped by its dimensions;
-table calculations; bins wider than one whole number.
+Not covered: HAVING, which may leave out the groups that are not alike; aggregates and columns in one expression; ORDER
+BY of what is not asked for; table calculations; bins wider than one whole number.
 """
 
 from __future__ import annotations
@@ -37,11 +30,10 @@ from typing import Any
 from sqlglot import exp
 
 from nl2sql.sql.parse import SLIPS
-from nl2sql.vizql.fields import DATE_PARTS
-from nl2sql.vizql.from_sql.conditions import Json, aggregated, date_part, filters_of, formula
-from nl2sql.vizql.from_sql.joins import naming_filters, nothing_referred_to
-from nl2sql.vizql.from_sql.reading import NotStructured, SourceSelect, nullable_captions, read_select
+from nl2sql.vizql.from_sql.conditions import Json, aggregated, date_part, filters_of, formula, not_null
+from nl2sql.vizql.from_sql.reading import NotStructured, SourceSelect, naming_fields, nullable_captions, read_select
 from nl2sql.vizql.infer import caption_of
+from nl2sql.vizql.query import DATE_PARTS
 from nl2sql.vizql.source import ON_DIMENSIONS, DataSource, FieldMetadata, result_type
 
 __all__ = ["Translation", "nullable_captions", "structured"]
@@ -57,8 +49,11 @@ def documents(select: SourceSelect) -> Iterator[Json]:
     rows = not _is_grouped(select) and select.tree.args.get("distinct") is None
     for raw in (False, True) if rows else (False,):
         fields = _fields(select, raw=raw)
-        filters = _further(asked, naming_filters(select, [*fields, *(part["field"] for part in asked)]))
-        inner = _further(filters, nothing_referred_to(select))[len(filters) :]
+        naming = naming_fields(select, [*fields, *(part["field"] for part in asked)])
+        filters = _further(asked, [not_null(field) for field in naming])
+        joined = {field.fieldCaption: field for pair in select.joins for field in pair}
+        nothing = [not_null(field) for caption, field in joined.items() if caption in select.nullable]
+        inner = _further(filters, nothing)[len(filters) :]  # rows that refer to nothing
         for used in [filters, [*filters, *inner]] if inner else [filters]:
             for limit in limits:
                 yield from _document(select, fields, used, raw=raw, limit=limit)
@@ -162,23 +157,12 @@ def _is_grouped(select: SourceSelect) -> bool:
 
 
 def _place(key: exp.Expr, select: SourceSelect) -> int:
-    """Which of the SELECT's columns a key of ORDER BY is."""
-    items = select.tree.expressions
-    aliases = [item.alias.lower() for item in items]
-    if isinstance(key, exp.Literal) and key.is_int and 0 < int(key.this) <= len(items):
-        return int(key.this) - 1
-    if isinstance(key, exp.Column) and not key.table and key.name.lower() in aliases:
-        return aliases.index(key.name.lower())
-    for i, item in enumerate(items):
-        if item.unalias() == key or _same_column(item.unalias(), key, select):
-            return i
-    raise NotStructured("ORDER BY of what is not asked for")
-
-
-def _same_column(one: exp.Expr, other: exp.Expr, select: SourceSelect) -> bool:
-    if not (isinstance(one, exp.Column) and isinstance(other, exp.Column)):
-        return False
-    return select.field(one) is select.field(other)
+    """Which of the SELECT's columns a key of ORDER BY is; an alias comes before a column of its name."""
+    names = [_name(item.unalias(), select) for item in select.tree.expressions]
+    meant = _name(_meant(key, select, alias_first=True), select)
+    if meant not in names:
+        raise NotStructured("ORDER BY of what is not asked for")
+    return names.index(meant)
 
 
 def _how_many(select: SourceSelect) -> int:
@@ -263,12 +247,12 @@ def groups_alike(select: SourceSelect) -> str:
     return exp.select(*(_count(by, select) for by in (keys, shown, [*keys, *shown]))).sql(dialect=select.dialect)
 
 
-def _meant(key: exp.Expr, select: SourceSelect) -> exp.Expr:
-    """A key of GROUP BY: the column or expression that a place or an alias stands for."""
+def _meant(key: exp.Expr, select: SourceSelect, *, alias_first: bool = False) -> exp.Expr:
+    """The column or expression that a key of GROUP BY or ORDER BY, a place or an alias, stands for."""
     items = select.tree.expressions
     if isinstance(key, exp.Literal) and key.is_int and 0 < int(key.this) <= len(items):
         return items[int(key.this) - 1].unalias()
-    if isinstance(key, exp.Column) and select.field_or_none(key) is None:
+    if isinstance(key, exp.Column) and not key.table and (alias_first or select.field_or_none(key) is None):
         return next((item.unalias() for item in items if item.alias.lower() == key.name.lower()), key)
     return key
 

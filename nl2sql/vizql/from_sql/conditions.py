@@ -4,18 +4,15 @@ A condition on one field is the filter that says it exactly; a strict comparison
 days, where ``> 4`` is ``>= 5``. Every other condition, and a second one on the same field, is a filter on a formula
 that must be true.
 
->>> as_set({"fieldCaption": "Town"}, ["Bern"], exclude=True, nulls=True)["values"]
-['Bern', None]
-
-Not covered: filters by TOP (``writing``), relative dates, and what formulas do not have.
-
->>> from sqlglot import parse_one
 >>> formula(parse_one("ROUND(2 * 3.5, 1)"), None)
 'ROUND(2 * 3.5, 1)'
 >>> formula(parse_one("strftime('%s', 1)", read="sqlite"), None)
 Traceback (most recent call last):
     ...
 nl2sql.vizql.from_sql.reading.NotStructured: function STRFTIME
+
+Brackets of the SQL stay: signs bind alike in both. Not covered: relative dates, divisions of whole numbers, which a
+formula does not have, and functions that formulas have under another meaning.
 """
 
 from __future__ import annotations
@@ -26,18 +23,16 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
-from sqlglot import exp
+from sqlglot import exp, parse_one
 
-from nl2sql.vizql.evaluation import lowered
-from nl2sql.vizql.fields import DATE_PARTS
-from nl2sql.vizql.filters import is_full_date
-from nl2sql.vizql.formula_tree import bracketed
+from nl2sql.vizql.compile import lowered
+from nl2sql.vizql.formula_tree import NotExecutable, bracketed
 from nl2sql.vizql.from_sql.reading import NotStructured, SourceSelect
-from nl2sql.vizql.source import FieldMetadata, result_type
+from nl2sql.vizql.query import is_full_date
+from nl2sql.vizql.source import DATES, NUMBERS, FieldMetadata, result_type
+from nl2sql.vizql.values import period
 
 # -------------------------------------------------------------------------- expressions as formulas
-# Brackets of the SQL stay: signs bind alike in both. Not covered: divisions of whole numbers, which
-# a formula does not have, and functions that formulas have under another meaning.
 
 _SIGNS: dict[type[exp.Expr], str] = {
     exp.Add: "+",
@@ -55,12 +50,14 @@ _SIGNS: dict[type[exp.Expr], str] = {
     exp.And: "AND",
     exp.Or: "OR",
 }
-_CALLS: dict[type[exp.Expr], str] = {
+_AGGREGATES: dict[type[exp.Expr], str] = {
     exp.Sum: "SUM",
     exp.Avg: "AVG",
     exp.Min: "MIN",
     exp.Max: "MAX",
     exp.Count: "COUNT",
+}
+_CALLS = _AGGREGATES | {
     exp.Abs: "ABS",
     exp.Upper: "UPPER",
     exp.Lower: "LOWER",
@@ -111,10 +108,9 @@ def formula(node: exp.Expr, select: SourceSelect) -> str:
             return f"{_MATCHES[kind]}({about}, {_text(text)})"
         case exp.Case():
             return _choice(node, select)
-        case exp.Round() if node.args.get("decimals") is not None:
-            return f"ROUND({formula(node.this, select)}, {formula(node.args['decimals'], select)})"
         case exp.Round():
-            return f"ROUND({formula(node.this, select)})"
+            parts = [node.this, *filter(None, [node.args.get("decimals")])]
+            return f"ROUND({', '.join(formula(part, select) for part in parts)})"
         case exp.Coalesce(expressions=[other]):
             return f"IFNULL({formula(node.this, select)}, {formula(other, select)})"
     if isinstance(node, exp.Binary) and type(node) in _SIGNS:
@@ -125,15 +121,15 @@ def formula(node: exp.Expr, select: SourceSelect) -> str:
 
 
 def _signed(node: exp.Binary, select: SourceSelect) -> str:
-    if isinstance(node, exp.Div) and is_whole(node.left, select) and is_whole(node.right, select):
+    left, right = node.left, node.right
+    if isinstance(node, exp.Div) and is_whole(left, select) and is_whole(right, select):
         raise NotStructured("division of whole numbers")
-    sides = [_beside(side, other, select) for side, other in ((node.left, node.right), (node.right, node.left))]
-    return f"{sides[0]} {_SIGNS[type(node)]} {sides[1]}"
+    return f"{_beside(left, right, select)} {_SIGNS[type(node)]} {_beside(right, left, select)}"
 
 
 def _beside(side: exp.Expr, other: exp.Expr, select: SourceSelect) -> str:
     """One side of a sign; a text beside a date is a date."""
-    dated = isinstance(other, exp.Column) and select.field(other).dataType in ("DATE", "DATETIME")
+    dated = isinstance(other, exp.Column) and select.field(other).dataType in DATES
     if not (dated and isinstance(side, exp.Literal)):
         return formula(side, select)
     if not is_full_date(side.this):
@@ -215,14 +211,11 @@ def date_part(node: exp.Expr, select: SourceSelect) -> tuple[str, FieldMetadata]
     named = node.transform(lambda part: exp.column("d") if isinstance(part, exp.Column) else part)
     part = _parts_of_dates().get(named.sql("sqlite"))
     field = select.field(columns[0]) if part else None
-    return (part, field) if part and field is not None and field.dataType in ("DATE", "DATETIME") else None
+    return (part, field) if part and field is not None and field.dataType in DATES else None
 
 
 @cache
 def _parts_of_dates() -> dict[str, str]:
-    from sqlglot import parse_one
-
-    assert set(_PARTS_OF_DATES.values()) <= DATE_PARTS
     return {parse_one(text, read="sqlite").sql("sqlite"): part for text, part in _PARTS_OF_DATES.items()}
 
 
@@ -238,8 +231,6 @@ _TURNED: dict[Sign, Sign] = {  # a sign read from the right
     exp.EQ: exp.EQ,
     exp.NEQ: exp.NEQ,
 }
-_AGGREGATES: dict[Sign, str] = {exp.Sum: "SUM", exp.Avg: "AVG", exp.Min: "MIN", exp.Max: "MAX", exp.Count: "COUNT"}
-_KINDS = {(True, True): "RANGE", (True, False): "MIN", (False, True): "MAX"}
 
 
 def filters_of(select: SourceSelect) -> list[Json]:
@@ -278,9 +269,9 @@ def not_null(known: FieldMetadata, *, only_null: bool = False) -> Json:
     """The filter that leaves out NULL, or all but NULL, of a field."""
     field = {"fieldCaption": known.fieldCaption}
     kind = "ONLY_NULL" if only_null else "ONLY_NON_NULL"
-    if known.dataType in ("INTEGER", "REAL"):
+    if known.dataType in NUMBERS:
         return {"field": field, "filterType": "QUANTITATIVE_NUMERICAL", "quantitativeFilterType": kind}
-    if known.dataType in ("DATE", "DATETIME"):
+    if known.dataType in DATES:
         return {"field": field, "filterType": "QUANTITATIVE_DATE", "quantitativeFilterType": kind}
     return as_set(field, [None], exclude=not only_null)
 
@@ -342,7 +333,7 @@ def _matched(node: exp.Like, known: FieldMetadata, select: SourceSelect) -> Json
             return None
         kind, text = liked(node)
         return {"field": field, "filterType": "MATCH", kind: text}
-    days = _days(node.expression.this) if known.dataType in ("DATE", "DATETIME") else None
+    days = _days(node.expression.this) if known.dataType in DATES else None
     if days is None:
         raise NotStructured("a pattern of something else than a text")
     return {"field": field, "filterType": "QUANTITATIVE_DATE", "quantitativeFilterType": "RANGE"} | days
@@ -355,10 +346,9 @@ def _days(pattern: str) -> Json | None:
         return None
     try:
         first = datetime.date.fromisoformat(start + "-01-01"[len(start) - 4 :])
-        later = first + datetime.timedelta(366 if len(start) == 4 else 31)
-    except (ValueError, OverflowError):
+        _, after = period("YEARS" if len(start) == 4 else "MONTHS", "CURRENT", first, 1)
+    except (ValueError, NotExecutable):
         return None
-    after = later.replace(month=1, day=1) if len(start) == 4 else later.replace(day=1)
     return {"minDate": str(first), "maxDate": str(after - datetime.timedelta(1))}
 
 
@@ -366,55 +356,50 @@ def _compared(about: exp.Expr, ends: tuple[tuple[Sign, exp.Expr], ...], select: 
     """A comparison of a field, or of an aggregate of one, with values: a SET, or the ends of a range."""
     if not all(isinstance(value, exp.Literal | exp.Neg) for _, value in ends):
         return None
-    function, known = _about(about, select)
-    if known is None:
+    of = (None, select.field(about)) if isinstance(about, exp.Column) else aggregated(about, select)
+    if of is None:
         return None
+    function, known = of
     field = {"fieldCaption": known.fieldCaption} | ({"function": function} if function else {})
     [(sign, first), *_] = ends
     if sign in (exp.EQ, exp.NEQ) and function is None:
         return _listed(known, [_value(first)], select, exclude=sign is exp.NEQ)
     kind = result_type(function, known.dataType)
-    if kind in ("INTEGER", "REAL"):
-        return _numbers(field, ends, whole=kind == "INTEGER")
-    return _dates(field, ends) if kind == "DATE" and function is None else None
+    if kind in NUMBERS or (kind == "DATE" and function is None):
+        return _range(field, ends, kind)
+    return None
 
 
-def _about(about: exp.Expr, select: SourceSelect) -> tuple[str | None, FieldMetadata | None]:
-    if isinstance(about, exp.Column):
-        return None, select.field(about)
-    return aggregated(about, select) or (None, None)
-
-
-def _numbers(field: Json, ends: Iterable[tuple[Sign, exp.Expr]], *, whole: bool) -> Json | None:
+def _range(field: Json, ends: Iterable[tuple[Sign, exp.Expr]], kind: str) -> Json | None:
+    low, high, said = ("minDate", "maxDate", "DATE") if kind == "DATE" else ("min", "max", "NUMERICAL")
     limits: Json = {}
     for sign, value in ends:
-        number = _value(value)
-        if isinstance(number, str) or sign is exp.NEQ:
-            return None
-        if sign in (exp.GT, exp.LT):
-            if not (whole and isinstance(number, int)):
-                return None
-            number += 1 if sign is exp.GT else -1
-        limits |= {"min": number} if sign in (exp.GT, exp.GTE, exp.EQ) else {}
-        limits |= {"max": number} if sign in (exp.LT, exp.LTE, exp.EQ) else {}
-    kind = _KINDS["min" in limits, "max" in limits]
-    return {"field": field, "filterType": "QUANTITATIVE_NUMERICAL", "quantitativeFilterType": kind} | limits
-
-
-def _dates(field: Json, ends: Iterable[tuple[Sign, exp.Expr]]) -> Json | None:
-    limits: Json = {}
-    for sign, value in ends:
-        text = str(_value(value))
-        if not is_full_date(text):
-            raise NotStructured("a date compared with a part of a date")
         step = int(sign is exp.GT) - int(sign is exp.LT)
-        try:
-            date = str(datetime.date.fromisoformat(text) + datetime.timedelta(step))
-        except OverflowError:
-            raise NotStructured("a day past the calendar's end") from None
-        limits |= {"minDate" if sign in (exp.GT, exp.GTE) else "maxDate": date}
-    kind = _KINDS["minDate" in limits, "maxDate" in limits]
-    return {"field": field, "filterType": "QUANTITATIVE_DATE", "quantitativeFilterType": kind} | limits
+        end = _day(value, step) if kind == "DATE" else _number(value, step, whole=kind == "INTEGER")
+        if end is None or sign is exp.NEQ:
+            return None
+        limits |= {low: end} if sign in (exp.GT, exp.GTE, exp.EQ) else {}
+        limits |= {high: end} if sign in (exp.LT, exp.LTE, exp.EQ) else {}
+    kinds = {(True, True): "RANGE", (True, False): "MIN", (False, True): "MAX"}
+    told = {"filterType": f"QUANTITATIVE_{said}", "quantitativeFilterType": kinds[low in limits, high in limits]}
+    return {"field": field, **told, **limits}
+
+
+def _number(value: exp.Expr, step: int, *, whole: bool) -> float | None:
+    number = _value(value)
+    if isinstance(number, str) or (step and not (whole and isinstance(number, int))):
+        return None
+    return number + step
+
+
+def _day(value: exp.Expr, step: int) -> str:
+    text = str(_value(value))
+    if not is_full_date(text):
+        raise NotStructured("a date compared with a part of a date")
+    try:
+        return str(datetime.date.fromisoformat(text) + datetime.timedelta(step))
+    except OverflowError:
+        raise NotStructured("a day past the calendar's end") from None
 
 
 def _value(node: exp.Expr) -> Any:
@@ -422,12 +407,10 @@ def _value(node: exp.Expr) -> Any:
         return -_value(node.this)
     if not isinstance(node, exp.Literal):
         raise NotStructured("a list of something else than values")
-    return node.this if node.is_string else int(node.this) if node.is_int else _real(node.this)
-
-
-def _real(digits: str) -> float:
+    if node.is_string or node.is_int:
+        return node.this if node.is_string else int(node.this)
     try:
-        number = float(digits)
+        number = float(node.this)
     except ValueError:
         number = math.inf
     if math.isinf(number):

@@ -6,20 +6,30 @@ Traceback (most recent call last):
 nl2sql.vizql.from_sql.reading.NotStructured: set operation
 
 A name means what it means to SQLite: a column, else in WHERE and HAVING the alias of what is asked for, else, in double
-quotes, a text. Not covered: what a column, a condition or an order is in a structured query (``writing``); ``*``.
+quotes, a text.
+
+A structured query has no joins, only tables that it names: a data source joins these, and keeps the rows of the table
+that refers to the others. So ``SELECT DISTINCT name FROM customers JOIN orders ...`` says more than ``Name``: only
+customers with an order. The query says it by a filter on orders, ``customer_id`` ONLY_NON_NULL. SQL also leaves out
+rows that refer to nothing.
+
+Not covered: ``*``; a row that refers to what is not there, where the database does not hold its foreign keys; joins by
+other columns than those of the data source's relationships, which are no structured query.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from nl2sql.sql.parse import parse_bounded
-from nl2sql.vizql.source import DataSource, FieldMetadata, LogicalTable
+from nl2sql.vizql.formula_tree import NotExecutable, references
+from nl2sql.vizql.scope import leading, ways
+from nl2sql.vizql.source import DataSource, FieldMetadata, together
 
 if TYPE_CHECKING:
     from nl2sql.databases.schema import Schema
@@ -75,39 +85,27 @@ class SourceSelect:
 
     @property
     def counted(self) -> FieldMetadata:
-        """The field whose COUNT is COUNT(*): the key of the table whose rows the joins keep once each."""
-        ones = {table for pair in self._sides() for table in pair}
-        logical = [(name, _logical_table(self.source, name)) for name in self.tables.values()]
-        rows = [table for name, table in logical if (table.logicalTableId if table else name) not in ones]
+        """The field whose COUNT is COUNT(*): of the key of the table whose rows the joins keep once each; one that is
+        no foreign key where there is one."""
+        ones, logical = set(self._ones()), {table.name: table for table in reversed(self.source.logicalTables)}
+        rows = [logical.get(name) for name in self.tables.values()]
+        rows = [table for table in rows if table is None or table.logicalTableId not in ones]
         if len(rows) != 1:
             raise NotStructured("COUNT(*) over a join that is not by a key")
-        return self._key_field(rows[0])
-
-    def _key_field(self, table: LogicalTable | None) -> FieldMetadata:
-        """A field of the primary key, one that is no foreign key where there is one."""
-        names = table.key if table else ()
+        names = rows[0].key if rows[0] else ()
         keys = [field for name in names if (field := self.source.field_named(name)) is not None]
         if not keys:
             raise NotStructured("COUNT(*) of a table without a key")
         refers = {a for relation in self.source.logicalTableRelationships for a, _ in relation.field_pairs()}
         return next((field for field in keys if field.fieldName not in refers), keys[0])
 
-    def _sides(self) -> Iterator[set[str]]:
-        """For each two tables that are joined, the one of which a row is joined once: by its whole key."""
-        pairs = {tuple(sorted((a.logicalTableId, b.logicalTableId))) for a, b in self.joins}
-        for tables in sorted(pairs):
-            yield set([table for table in tables if self._by_key(table, tables)][-1:])
-
-    def _by_key(self, table: str, tables: tuple[str, ...]) -> bool:
-        logical = self.source.table(table)
-        names = {
-            field.fieldName
-            for pair in self.joins
-            if {field.logicalTableId for field in pair} == set(tables)
-            for field in pair
-            if field.logicalTableId == table
-        }
-        return logical is not None and bool(logical.key) and set(logical.key) <= names
+    def _ones(self) -> Iterator[str]:
+        """Of each two tables that are joined, the one of which a row is joined once: by its whole key."""
+        for tables in sorted({tuple(sorted((a.logicalTableId, b.logicalTableId))) for a, b in self.joins}):
+            between = [pair for pair in self.joins if {field.logicalTableId for field in pair} == {*tables}]
+            fields = [field for pair in between for field in pair]
+            sides = [(table, [f.fieldName for f in fields if f.logicalTableId == table]) for table in tables]
+            yield from [table for table, names in sides if is_key(names, table, self.source)][-1:]
 
 
 def read_select(
@@ -181,8 +179,10 @@ def _outside(tree: exp.Select) -> None:
             node.replace(exp.Not(this=node.copy()))
 
 
-def _logical_table(source: DataSource, name: str) -> LogicalTable | None:
-    return next((table for table in source.logicalTables if (table.table or table.caption) == name), None)
+def is_key(names: Collection[str], table: str, source: DataSource) -> bool:
+    """Is the whole key of a logical table among these ``fieldName``?"""
+    known = source.table(table)
+    return known is not None and bool(known.key) and {*known.key} <= {*names}
 
 
 def _read_names(select: SourceSelect, *, texts_in_double_quotes: bool) -> None:
@@ -208,3 +208,118 @@ def _equal_fields(select: SourceSelect) -> Iterator[tuple[FieldMetadata, FieldMe
             if len(columns) != 2:
                 raise NotStructured("join by something else than equal columns")
             yield columns[0], columns[1]
+
+
+# --------------------------------------------------------------------------------------------- joins
+
+
+class _Reference(NamedTuple):
+    """One table refers to another by pairs of equal fields (their ``fieldName``)."""
+
+    table: str
+    other: str
+    pairs: frozenset[tuple[str, str]]
+
+
+def naming_fields(select: SourceSelect, asked: Iterable[dict[str, Any]]) -> list[FieldMetadata]:
+    """The fields of which a filter that leaves out NULL names each table which refers to another and which would not
+    be read without it, or be read only where there is a row of it.
+
+    asked: the query's fields, and the fields of its filters. Raises NotStructured for a join that is none of the data
+    source's: it would join in another way, or not at all.
+    """
+    source, followed = select.source, _followed(select)
+    if not followed:
+        return []
+    captions = [n for part in asked for n in (_in_formula(part) if "calculation" in part else [part["fieldCaption"]])]
+    named = frozenset(field.logicalTableId for name in captions if (field := source.field(name)) is not None)
+    first, steps = _way(named, source)
+    read = named | ({first, *(end for _, end in steps)} if first else set())
+    made: dict[str, list[FieldMetadata]] = {}
+    referring = [(one, table, fields) for one in followed for table, fields in _referring(one, source)]
+    for _, table, fields in referring:
+        if table not in read:
+            made.setdefault(table, fields)
+    _, steps = _way(named | set(made), source)
+    for reference, table, fields in referring:
+        other = reference.other if table == reference.table else reference.table
+        if (other, table) in steps:  # one to one, read against the reference
+            made.setdefault(table, fields)
+    _check_same_way(select, followed, named | set(made))
+    of_nulls = {table: [f for f in fields if f.fieldCaption in select.nullable] for table, fields in made.items()}
+    return [field for table, fields in made.items() for field in of_nulls[table] or fields[:1]]
+
+
+def _in_formula(part: dict[str, Any]) -> list[str]:
+    return [name for name, _ in references(part["calculation"])]
+
+
+def _way(named: frozenset[str], source: DataSource) -> tuple[str, frozenset[tuple[str, str]]]:
+    """How the data source joins tables: the first one, and (from, to) of each step; nothing where it does not."""
+    try:
+        first, steps = leading(sorted(named), source)
+    except NotExecutable:
+        return "", frozenset()
+    return first, frozenset((start, end) for start, end, _ in steps)
+
+
+def _check_same_way(select: SourceSelect, followed: list[_Reference], named: frozenset[str]) -> None:
+    """Raises NotStructured where the data source joins what is ``named`` by other tables than the SQL does.
+
+    A table that is only referred to and leads to no other one of the SQL's may be left out of it.
+    """
+    first, steps = _way(named, select.source)
+    if not first:
+        return  # it is not executable, and the compiler says why
+    needed = frozenset(field.logicalTableId for pair in select.joins for field in pair)
+    for table in sorted(needed - named - {first, *(end for _, end in steps)}):
+        rest = needed - {table}
+        pairs = [(one.table, one.other) for one in followed if {one.table, one.other} <= rest]
+        if len(rest) == 1 or any(rest <= tables for tables in together(pairs)):
+            needed = rest
+    try:
+        reached = ways(first, sorted(needed), select.source)
+    except NotExecutable:
+        reached = None
+    if reached is None:
+        raise NotStructured("tables that the data source joins in another way")
+
+
+def _followed(select: SourceSelect) -> list[_Reference]:
+    """The references that the SQL joins by. Raises NotStructured where it joins by more, or by others."""
+    equal = together((a.fieldName, b.fieldName) for a, b in select.joins)
+    tables = {field.logicalTableId for pair in select.joins for field in pair}
+    followed = [
+        reference
+        for reference in (_references(select.source) if equal else ())
+        if {reference.table, reference.other} <= tables
+        and all(any({*pair} <= names for names in equal) for pair in reference.pairs)
+    ]
+    if together(pair for reference in followed for pair in reference.pairs) != equal:
+        raise NotStructured("a join that is no relationship of the data source")
+    return followed
+
+
+def _references(source: DataSource) -> list[_Reference]:
+    """The relationships, and those past one table: a line of an order of a customer refers to the customer, too,
+    where the order's own reference is part of what the line refers by."""
+    relations = [(relation.ends, frozenset(relation.field_pairs())) for relation in source.logicalTableRelationships]
+    direct = [_Reference(*ends, pairs) for ends, pairs in relations if pairs]
+    past = []
+    for one in direct:
+        through = {b: a for a, b in one.pairs}
+        for then in direct:
+            if one.other == then.table and {a for a, _ in then.pairs} <= set(through):
+                past.append(_Reference(one.table, then.other, frozenset((through[a], b) for a, b in then.pairs)))
+    return direct + past
+
+
+def _referring(reference: _Reference, source: DataSource) -> list[tuple[str, list[FieldMetadata]]]:
+    """The table that refers, with the fields it refers by; both, where neither is referred to by its whole key."""
+    sides = [
+        (reference.other, sorted(b for _, b in reference.pairs)),
+        (reference.table, sorted(a for a, _ in reference.pairs)),
+    ]
+    by_key = [table for table, names in sides if is_key(names, table, source)][:1]
+    named = [(table, [source.field_named(name) for name in names]) for table, names in sides if table not in by_key]
+    return [(table, [field for field in fields if field is not None]) for table, fields in named]

@@ -15,8 +15,15 @@ from hypothesis import strategies as st
 from nl2sql.agents.controllers import answer
 from nl2sql.agents.opening import open_task
 from nl2sql.agents.record import Episode
-from nl2sql.agents.vizql import _grammar, nodes, state
-from nl2sql.agents.vizql.state import VizqlState, initial_state, read_reply, with_valid_parts
+from nl2sql.agents.vizql import SHOWN_SUGGESTIONS, route_after_execution, route_after_validation
+from nl2sql.agents.vizql.state import (
+    VizqlState,
+    grammar_of,
+    linked_fields,
+    read_reply,
+    source_of,
+    with_valid_parts,
+)
 from nl2sql.config import VizqlConfig, build_config
 from nl2sql.databases.sqlite.database import SqliteDatabase
 from nl2sql.interfaces import Question, Resources
@@ -102,8 +109,8 @@ def test_versions_count_from_one_to_four_and_a_fourth_that_fails_is_the_last(ord
     ],
 )
 def test_the_route_after_validation(changes: dict[str, Any], route: str) -> None:
-    state: VizqlState = {**initial_state(), **changes}  # type: ignore[typeddict-item]
-    assert nodes.route_after_validation(state, VizqlConfig()) == route
+    state = VizqlState(None, **changes)
+    assert route_after_validation(state, VizqlConfig()) == route
 
 
 @pytest.mark.parametrize(
@@ -119,14 +126,9 @@ def test_the_route_after_validation(changes: dict[str, Any], route: str) -> None
 )
 def test_the_route_after_execution(ran: dict[str, Any], version: int, route: str) -> None:
     attempts = [{"success": ran["success"]}]
-    state: VizqlState = {
-        **initial_state(),  # type: ignore[typeddict-item]
-        "execution_result": ran,
-        "query_version": version,
-        "attempts": attempts,
-    }
-    assert nodes.route_after_execution(state, VizqlConfig()) == route
-    without = nodes.route_after_execution(state, VizqlConfig(feedback=False))
+    state = VizqlState(None, execution_result=ran, query_version=version, attempts=attempts)
+    assert route_after_execution(state, VizqlConfig()) == route
+    without = route_after_execution(state, VizqlConfig(feedback=False))
     assert without == ("format" if ran["success"] else "error_handler")
 
 
@@ -225,8 +227,8 @@ def test_the_grammar_lists_the_values_of_a_field_s_own_table(tmp_path: Path) -> 
     with SqliteDatabase(tmp_path / "shop.sqlite") as database:
         config = build_config({"vizql": {"constrain": "schema"}, "schema_text": {"values": 1}})
         task = open_task(question, Resources(ScriptedModel([]), database), config)
-        source = state.source_of(task)
-        grammar = _grammar(task, source, state.linked_fields(task, source))
+        source = source_of(task)
+        grammar = grammar_of(task, source, linked_fields(task, source))
     assert grammar is not None
     kinds = json.loads(grammar.text)["$defs"]["filter"]["anyOf"]
     sets = [kind["properties"] for kind in kinds if kind["properties"]["filterType"]["const"] == "SET"]
@@ -252,7 +254,7 @@ def test_all_errors_reach_the_refiner_and_what_is_left_out_is_said(orders: Sqlit
     errors = [f"Field 'Regio{i}' not found in schema" for i in "abcdefghijklmopqrs"]
     assert [error for error in errors if f"- {error}\n" not in shown[1]] == []
     assert [error for error in errors if f"- version 1: {error}\n" not in shown[2]] == []
-    assert shown[1].count("Did you mean") == nodes.SHOWN_SUGGESTIONS and "- and 2 that are less likely\n" in shown[1]
+    assert shown[1].count("Did you mean") == SHOWN_SUGGESTIONS and "- and 2 that are less likely\n" in shown[1]
 
 
 def test_errors_of_execution_accumulate(orders: SqliteDatabase) -> None:
