@@ -188,7 +188,7 @@ def _as_shown(plan: _Plan, part: Any) -> Any:
     """A SET filter may name members of the database; the field is compared as it is shown."""
     if part.filterType != "SET" or set(part.field.model_fields_set) != {"fieldCaption"}:
         return part
-    aliases = plan.scope.known(part.field.fieldCaption).aliases  # type: ignore[union-attr]
+    aliases = plan.scope.known(part.field.fieldCaption).aliases
     shown = {alias.get("member"): alias.get("value") for alias in aliases}
     return part.model_copy(update={"values": [shown.get(value, value) for value in part.values]}) if shown else part
 

@@ -33,7 +33,7 @@ from vizql_data_service_py.api.client import API_SUBDOMAIN, X_TABLEAU_AUTH, Auth
 
 from nl2sql.errors import Nl2SqlError, one_line
 from nl2sql.machine import from_json, masked
-from nl2sql.vizql.service import ServiceError, error_inside, error_of
+from nl2sql.vizql.querying import ServiceError, error_inside, error_of
 
 logging.getLogger("httpcore").setLevel(logging.INFO)  # DEBUG shows headers, and the token is in one
 

@@ -7,17 +7,24 @@
 >>> reply.validation.validation_errors, reply.sql
 (["Field 'Ctiy' not found in schema"], '')
 
+>>> error = error_of(404, b'{"errorCode": "404934", "message": "Unknown field", "messages": ["Ctiy"]}')
+>>> error.kind, str(error)
+('404934', 'Unknown field; Ctiy')
+
 Not covered: mending what is wrong (``validator.apply``, and the controller ``vizql``).
 """
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from nl2sql.config import VizqlConfig
 from nl2sql.interfaces import RunResult
+from nl2sql.machine import from_json
 from nl2sql.vizql.compile import compiled
 from nl2sql.vizql.mending import as_json
 from nl2sql.vizql.query import DIALECT, Request, as_request
@@ -86,3 +93,48 @@ def run_query(
     if reasons:
         return Reply(validation, not_executable=tuple(reasons))
     return Reply(validation, sql, result=database.run(sql, timeout_s=timeout_s, max_rows=max_rows))
+
+
+# -------------------------------------------------------------------------- errors of a service
+
+
+class ServiceError(Exception):
+    """An error of the service or on the way to it: its kind, and what was said."""
+
+    def __init__(self, kind: str, said: str) -> None:
+        super().__init__(said)
+        self.kind = kind
+
+
+def error_of(status: int, content: bytes) -> ServiceError:
+    """The error that an answer with this HTTP status and body says.
+
+    The kind is the body's ``errorCode``, else the status. A body may be empty, no JSON, or a page of HTML.
+    """
+    text = content.decode("utf-8", "replace")
+    try:
+        body = from_json(text)
+    except ValueError:
+        return ServiceError(str(status), re.sub(r"<[^<>]*>", " ", text).strip() or f"HTTP {status}")
+    return _error_in(body, str(status))
+
+
+def error_inside(body: Any) -> ServiceError | None:
+    """The error in the body of an answer with status 200: ``QueryOutput`` has a place for one."""
+    inside = body.get("error") if isinstance(body, dict) else None
+    return _error_in(inside, "unreadable") if inside else None
+
+
+def _error_in(body: Any, otherwise: str) -> ServiceError:
+    record = body if isinstance(body, dict) else {"message": body}
+    code = str(record.get("errorCode") or record.get("tab-error-code") or "")
+    kind = code if re.fullmatch(r"\w{1,20}", code) else otherwise
+    several = record.get("messages")
+    said = [_said(part) for part in (record.get("message"), *(several if isinstance(several, list) else [several]))]
+    return ServiceError(kind, "; ".join(dict.fromkeys(filter(None, said))) or f"HTTP {otherwise}")
+
+
+def _said(part: Any) -> str:
+    if isinstance(part, dict) and isinstance(part.get("message"), str):
+        return part["message"]
+    return part if isinstance(part, str) else json.dumps(part, ensure_ascii=False) if part else ""

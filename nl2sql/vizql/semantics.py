@@ -106,7 +106,7 @@ class Checked:
     def scope(self) -> Scope:
         """What the names of the query's formulas mean to the compiler, in any dialect."""
         named = ((n, t) for n, t in self.calculations.items() if self.source.field_any_case(n) is None)
-        calculation = FIELD_MODELS["calculation"]
+        calculation: Any = FIELD_MODELS["calculation"]
         own = [calculation.model_construct(fieldCaption=n, calculation=t) for n, t in named]
         keys = set(Parameter.model_fields)
         given = [part for part in self.query.get("parameters") or () if isinstance(part, dict) and keys <= set(part)]

@@ -14,9 +14,6 @@ An error is data, as for a database: ``error_kind`` is the service's ``errorCode
 >>> query = Query.model_validate({"fields": [{"fieldCaption": "City"}, {"fieldCaption": "Sales", "function": "SUM"}]})
 >>> rows_of([{"SUM(Sales)": 3.5, "City": "Rome"}], query)
 (('City', 'SUM(Sales)'), [('Rome', 3.5)])
->>> error = error_of(404, b'{"errorCode": "404934", "message": "Unknown field", "messages": ["Ctiy"]}')
->>> error.kind, str(error)
-('404934', 'Unknown field; Ctiy')
 >>> source = DataSource.model_validate({"name": "Superstore", "fields": [{"fieldCaption": "Region"}]})
 >>> [(table.name, table.columns[0].name) for table in schema_of(source).tables]
 [('Superstore', 'Region')]
@@ -46,6 +43,7 @@ from nl2sql.errors import Nl2SqlError, UsageError
 from nl2sql.interfaces import Row, RunResult, content_key
 from nl2sql.machine import from_json, install_command
 from nl2sql.vizql.query import DIALECT, Query, Request, to_json
+from nl2sql.vizql.querying import ServiceError
 from nl2sql.vizql.shape import read_request
 from nl2sql.vizql.source import DataSource, from_metadata
 
@@ -62,48 +60,6 @@ TIMEOUT_S = 30.0
 # caption are looked for; where a field has none of them, the columns stay in the service's order.
 # ``VizqlService.run`` has sent a request again itself: to its caller, ``again`` says that this did
 # not help.
-
-
-class ServiceError(Exception):
-    """An error of the service or on the way to it: its kind, and what was said."""
-
-    def __init__(self, kind: str, said: str) -> None:
-        super().__init__(said)
-        self.kind = kind
-
-
-def error_of(status: int, content: bytes) -> ServiceError:
-    """The error that an answer with this HTTP status and body says.
-
-    The kind is the body's ``errorCode``, else the status. A body may be empty, no JSON, or a page of HTML.
-    """
-    text = content.decode("utf-8", "replace")
-    try:
-        body = from_json(text)
-    except ValueError:
-        return ServiceError(str(status), re.sub(r"<[^<>]*>", " ", text).strip() or f"HTTP {status}")
-    return _error_in(body, str(status))
-
-
-def error_inside(body: Any) -> ServiceError | None:
-    """The error in the body of an answer with status 200: ``QueryOutput`` has a place for one."""
-    inside = body.get("error") if isinstance(body, dict) else None
-    return _error_in(inside, "unreadable") if inside else None
-
-
-def _error_in(body: Any, otherwise: str) -> ServiceError:
-    record = body if isinstance(body, dict) else {"message": body}
-    code = str(record.get("errorCode") or record.get("tab-error-code") or "")
-    kind = code if re.fullmatch(r"\w{1,20}", code) else otherwise
-    several = record.get("messages")
-    said = [_said(part) for part in (record.get("message"), *(several if isinstance(several, list) else [several]))]
-    return ServiceError(kind, "; ".join(dict.fromkeys(filter(None, said))) or f"HTTP {otherwise}")
-
-
-def _said(part: Any) -> str:
-    if isinstance(part, dict) and isinstance(part.get("message"), str):
-        return part["message"]
-    return part if isinstance(part, str) else json.dumps(part, ensure_ascii=False) if part else ""
 
 
 def rows_of(data: Any, query: Query) -> tuple[tuple[str, ...], list[Row]]:

@@ -228,8 +228,8 @@ def _wrong(known: ParameterRecord, value: Any) -> tuple[str, Any] | None:
         near = did_you_mean(str(value), [str(member) for member in listed])[0][0]
         return f"one of {shown(listed)}", next(member for member in listed if str(member) == near)
     if a_range == "QUANTITATIVE_DATE" and isinstance(value, str) and is_moment(value):
-        ends = [end if end is not None and is_moment(end) else None for end in (known.minDate, known.maxDate)]
-        return _outside(*ends, value, lambda text: datetime.datetime.fromisoformat(text).replace(tzinfo=None))
+        least, most = (end if end is not None and is_moment(end) else None for end in (known.minDate, known.maxDate))
+        return _outside(least, most, value, lambda text: datetime.datetime.fromisoformat(text).replace(tzinfo=None))
     if a_range == "QUANTITATIVE_RANGE" and isinstance(value, int | float):
         return _outside(known.min, known.max, value, lambda number: number) or _off_step(known, value)
     return None

@@ -174,7 +174,7 @@ def operation(sign: str, parts: list[Value], dialect: str) -> Value:
     A division is never one of whole numbers, and by zero gives NULL; ``+`` joins texts.
     """
     if sign in COMPARED:
-        return _compared(sign, *parts, dialect)
+        return _compared(sign, parts[0], parts[1], dialect)
     sqls = [_paren(part.sql) for part in parts]
     if sign in ("AND", "OR", "NOT"):
         need(parts, ("BOOLEAN",), sign)
