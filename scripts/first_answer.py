@@ -50,7 +50,7 @@ from nl2sql.eval.tables import table_markdown
 from nl2sql.interfaces import Model, Question, question_key
 from nl2sql.machine import cache_dir, from_yaml
 from nl2sql.models import load_model
-from nl2sql.runs.folder import exclusive, iter_jsonl
+from nl2sql.runs.folder import iter_jsonl, locked
 from nl2sql.runs.plan import check_config, run_key
 
 FOLDER = Path(__file__).resolve().parent / "everyday"
@@ -135,7 +135,7 @@ def place_of(folder: Path | None) -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as passing:
         place = folder or Path(passing)
         place.mkdir(parents=True, exist_ok=True)
-        with exclusive(place):
+        with locked(place, cut=True):
             yield place / "answers.jsonl"
 
 

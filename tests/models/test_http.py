@@ -272,7 +272,10 @@ def test_a_server_is_asked_three_things_before_the_first_question(dialect: Diale
         assert len(server.requests) <= 3 + (not dialect.chat) * 4, [request["path"] for request in server.requests]
 
 
-def test_a_server_that_answers_as_before_is_asked_one_thing(server: StandIn, tmp_path: Path) -> None:
+def test_a_server_that_answers_as_before_is_asked_one_thing(
+    server: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NL2SQL_CACHE", str(tmp_path))
     first = opened(server)
     again = load_model(server.spec)
     assert len(server.requests) == 1 and again.describe() == first.describe() | {"batch_size": again.batch_size}
@@ -283,7 +286,10 @@ def test_a_server_that_answers_as_before_is_asked_one_thing(server: StandIn, tmp
     assert load_model(server.spec).describe()["prefill"] == "user_turn" and len(server.requests) > 1
 
 
-def test_a_finding_that_is_old_or_cannot_be_read_is_forgotten(server: StandIn) -> None:
+def test_a_finding_that_is_old_or_cannot_be_read_is_forgotten(
+    server: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NL2SQL_CACHE", str(tmp_path))
     for damage in (lambda text: text.replace('"at":1', '"at":0'), lambda text: text[:-9], lambda text: "{}"):
         opened(server)
         (file,) = cache_dir("servers").iterdir()

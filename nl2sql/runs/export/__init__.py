@@ -29,7 +29,6 @@ from nl2sql.errors import Nl2SqlError, UsageError, typed
 from nl2sql.eval.scores import item_field, one_metric
 from nl2sql.interfaces import Benchmark, Question, content_key
 from nl2sql.machine import from_json, write_whole
-from nl2sql.repair.corpus import LEARNING_SPLITS, learn, source_of
 from nl2sql.runs.folder import began, iter_jsonl, parts_of, seed_folder, top_of
 from nl2sql.runs.plan import Trust, benchmark_of, flat, read_plan
 from nl2sql.runs.rescore import has_answers, owed_of, questions_of, replay
@@ -310,6 +309,8 @@ def import_run(corpus: Corpus, folder: Path, *, any_split: bool = False) -> tupl
     run = Run.load(folder)
     plan = run.manifest.get("plan", {})
     split = str(plan.get("split") or run.manifest.get("split") or "")
+    from nl2sql.repair.corpus import LEARNING_SPLITS, learn, source_of  # numpy, which the other exports do without
+
     if split not in LEARNING_SPLITS and not any_split:
         raise UsageError(
             f"{folder} was run on split {split or 'all'!r}; only {', '.join(sorted(LEARNING_SPLITS))} may enter a "
