@@ -45,6 +45,7 @@ _GROUP = re.compile(
     r"(?:and |now |please |split |grouped? |broken |break |show )*(?:it |that |them |those )?(?:down |up )?"
     r"(?:by|per|for each|in each|of each) (.+)"
 )
+_BY = re.compile(r"(?:and |now |please )*by ")  # of a list of rows: their order, or a group?
 _COLUMN = re.compile(r"(?:and )?(?:their |its |the )?(.+) (?:too|as well|also)|(?:and )?also (?:their |its |the )?(.+)")
 _AGGREGATES: dict[str, type[exp.AggFunc]] = {
     **dict.fromkeys(("sum", "total"), exp.Sum),
@@ -69,7 +70,10 @@ def edited(question: str, sql: str, database: Database) -> str:
         if len(list(before.find_all(exp.Query))) == 1:
             ways += [
                 lambda: (match := _LIMIT.fullmatch(said)) is not None and query.limit(int(match[1])),
-                lambda: (match := _GROUP.fullmatch(said)) is not None and query.group(match[1]),
+                lambda: (
+                    (match := _GROUP.fullmatch(said)) is not None
+                    and query.group(match[1], ordered=_BY.match(said) is not None)
+                ),
                 lambda: query.aggregate([word for word in words(said) if word not in _FILLER]),
                 lambda: (match := _COLUMN.fullmatch(said)) is not None and query.show(match[1] or match[2]),
                 lambda: query.filter(question, ground(question, database, 6)),
@@ -102,9 +106,9 @@ class _Query:
         self.tree.limit(rows, copy=False)
         return True
 
-    def group(self, phrase: str) -> bool:
+    def group(self, phrase: str, *, ordered: bool) -> bool:
         column = self.column(words(phrase))
-        if self.shaped or column is None:
+        if self.shaped or column is None or (ordered and not self.aggregates):
             return False
         self._clear_order([column, *(self.aggregates or [exp.Count(this=exp.Star())])])
         self.tree.group_by(column.copy(), copy=False)

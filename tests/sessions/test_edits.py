@@ -37,6 +37,7 @@ LEFT = [
     (TOP, "how many is that?"),  # of the ten, or of all?
     (TOP, "per colour"),  # of the ten, or of all?
     (NAMES, "top 3"),  # nothing was cut
+    (NAMES, "by price"),  # an order, or a group?
     ("SELECT AVG(price) FROM products WHERE colour = 'red' OR fragile = 1", "and green?"),
     ("SELECT name FROM products WHERE colour = 'red' UNION SELECT name FROM regions", "green"),
     ("DROP TABLE products", "green"),
