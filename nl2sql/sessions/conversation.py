@@ -134,7 +134,7 @@ def _clarification(resolution: Resolution, resources: Resources, config: Config)
 
 
 def _edited_answer(resolution: Resolution, resources: Resources, config: Config) -> Episode | None:
-    """The previous query in another time, where guardrails, validation and the run accept it."""
+    """The previous query in another time, or edited, where guardrails, validation and the run accept it."""
     if not resolution.edited_sql:
         return None
     # Its columns, order and limit were asked for, now or earlier; the words of the one text need not say so.
@@ -145,7 +145,7 @@ def _edited_answer(resolution: Resolution, resources: Resources, config: Config)
         return None
     state = State(task)
     state.record({"step": 0, "llm": resolution.edited_sql})
-    state.decide(0, "generate_sql", "period", "accept", {})
+    state.decide(0, "generate_sql", resolution.strategy, "accept", {})
     return task.episode(
         "",
         sql,

@@ -100,7 +100,7 @@ def signs_of(question: str, schema: Schema) -> list[Evidence]:
 
 
 @lru_cache(maxsize=64)
-def _schema_stems(schema: Schema) -> tuple[frozenset[str], frozenset[str]]:
+def schema_stems(schema: Schema) -> tuple[frozenset[str], frozenset[str]]:
     """Stems of the words in the names of tables, and of columns."""
     tables = {stem(word) for table in schema.tables for word in words(table.name)}
     columns = {stem(w) for table in schema.tables for column in table.columns for w in words(column.name)}
@@ -114,7 +114,7 @@ class Sentence:
         read = map(wording.plain, wording.tokens_of(question))
         self.words = [_MISSPELLED.get(word, word) for word in read]
         self.text = " ".join(self.words)
-        self.tables, self.columns = _schema_stems(schema)
+        self.tables, self.columns = schema_stems(schema)
         self.rest = self._without_opening()
         self.opening = " ".join(self.words[: len(self.words) - len(self.rest)])
 

@@ -139,7 +139,7 @@ class _Query:
                 if (column := self.place(match.table, match.column))]  # fmt: skip
         compared = [each for each in held if self._compared(each[1])]
         chosen = compared or held
-        if len({(match.table, match.column) for match, _ in chosen}) != 1 or len(chosen) > 1:
+        if len(chosen) != 1:
             return False
         match, column = chosen[0]
         named = {stem(word) for word in words(f"{match.table} {match.column}")}

@@ -13,7 +13,8 @@
 - ``oracle``: the benchmark's own text (``meta["standalone"]``).
 
 A follow-up that says another time and nothing else ("What about Q4?") is answered by the previous SQL in that time
-(``periods``), without a call, by ``beside``, ``rules`` and ``rewrite``.
+(``periods``), without a call, by ``beside``, ``rules`` and ``rewrite``; one of a few words by the previous SQL edited
+(``edits``), by ``beside`` and ``rules``.
 
 A rewritten question keeps every number, quoted value, column and table word that the user wrote, and is not the
 previous question again. Where none can be had the question is handed on as asked, with the previous SQL in
@@ -43,7 +44,7 @@ from nl2sql.databases.validation import validate_sql
 from nl2sql.errors import ModelError
 from nl2sql.interfaces import Model, Question, Resources, Turn
 from nl2sql.models.embedded import embedded_models
-from nl2sql.sessions.detection import Evidence, cue_words, evidence_of
+from nl2sql.sessions.detection import Evidence, cue_words, evidence_of, schema_stems
 from nl2sql.sessions.edits import edited
 from nl2sql.sessions.periods import in_period, period_of, said_again
 from nl2sql.sql.words import QUOTED, words
@@ -60,8 +61,7 @@ def lost_words(asked: str, resolved: str, schema: Schema) -> list[str]:
     Words are compared by their stems; a number also counts where it is part of a longer one ("2023" in "2023-05-01").
     """
     kept_text, kept_stems = resolved.casefold(), {stem(word) for word in words(resolved)}
-    named = {stem(w) for table in schema.tables for w in words(table.name)}
-    named |= {stem(w) for table in schema.tables for column in table.columns for w in words(column.name)}
+    named = frozenset().union(*schema_stems(schema))
     lost = [number for number in _NUMBER.findall(asked) if number.casefold() not in kept_text]
     quoted = [text[1:-1] for text in QUOTED.findall(asked)]
     lost += [value for value in quoted if value.casefold() not in kept_text]
@@ -82,7 +82,7 @@ class Resolution:
     """What became of a question: ``question`` is handed on, ``calls`` are the model calls that it took.
 
     strategy: what was done, "none" for a question that is no follow-up. fallback: why the question was handed on as
-    asked, with the previous SQL; empty where it was not. edited_sql: the previous query in another time.
+    asked, with the previous SQL; empty where it was not. edited_sql: the query in another time, or edited.
     evidence: what rules went by; none where the model decided.
     """
 
@@ -194,13 +194,13 @@ def rewritten(question: Question, resources: Resources, config: Config) -> Resol
             messages, stop=("\n",), max_new_tokens=settings.max_tokens, cancel=resources.cancel
         )
     except ModelError as error:
-        return fallen_back(question, (), "rewrite", f"model: {error}")
+        return fallen_back(question, f"model: {error}")
     calls = (call_record("resolve", messages, completion, round(time.perf_counter() - began, 4)),)
     text = completion.text.strip().removeprefix(ASKED).strip()  # a small model repeats the label
     if _plain(text) == _plain(question.text):
         return Resolution(question, calls=calls)
     if why := _unfit(question, text, resources):
-        return fallen_back(question, (), "rewrite", why, calls=calls)
+        return fallen_back(question, why, calls)
     return Resolution(replace(question, text=text), True, (), "rewrite", calls=calls)
 
 
@@ -260,17 +260,11 @@ def beside_what_is_meant(
     return Resolution(replace(question, previous_sql=turn.sql), True, evidence, "beside")
 
 
-def fallen_back(
-    question: Question,
-    evidence: tuple[Evidence, ...],
-    strategy: str,
-    why: str,
-    calls: tuple[dict[str, Any], ...] = (),
-) -> Resolution:
+def fallen_back(question: Question, why: str, calls: tuple[dict[str, Any], ...] = ()) -> Resolution:
     """The question as it was asked, beside the SQL of the last turn."""
     logger.info("the question %r is handed on as asked: %s", question.text, why)
     beside = replace(question, previous_sql=question.history[-1].sql)
-    return Resolution(beside, True, evidence, strategy, why, calls=calls)
+    return Resolution(beside, True, (), "rewrite", why, calls=calls)
 
 
 Strategy = Callable[[Question, Resources, Config, "tuple[Evidence, ...]"], Resolution]
@@ -291,7 +285,7 @@ def turn_meant(question: str, history: Sequence[Turn], evidence: Sequence[Eviden
     """
     back = any(sign.kind == "cue" and sign.text in cue_words()["behind_the_last"] for sign in evidence)
     pointing = [sign.text for sign in evidence if sign.kind == "pronoun" and sign.text.startswith(("th", "of th"))]
-    asked = {stem(word) for word in words(question) if word not in STOP_WORDS}
+    asked = _stems_of(question)
     scores = [2 * len(asked & _stems_of(turn.sql)) + len(asked & _stems_of(turn.user_query)) for turn in history]
     if not (back or pointing) or scores[-1] >= max(scores):
         return history[-1]
