@@ -247,10 +247,7 @@ def _memory() -> Finding:
     free = free_bytes()
     if free is None:
         return "ok", f"{cores()} cores"
-    summary = f"{cores()} cores, {free / 1e9:.1f} GB free"
-    if free < NEEDED_BYTES:
-        return "warn", f"{summary}: little; use a smaller --batch-size"
-    return "ok", summary
+    return _room(free, f"{cores()} cores", "use a smaller --batch-size")
 
 
 def _cache() -> Finding:
@@ -260,10 +257,12 @@ def _cache() -> Finding:
             free = shutil.disk_usage(folder).free
     except (Nl2SqlError, OSError) as error:
         return "fail", f"{error}; set NL2SQL_CACHE to a folder that can be written"
-    status = f"{folder}, {free / 1e9:.1f} GB free"
-    if free < NEEDED_BYTES:
-        return "warn", f"{status}: little; set NL2SQL_CACHE to a larger disk"
-    return "ok", status
+    return _room(free, str(folder), "set NL2SQL_CACHE to a larger disk")
+
+
+def _room(free: int, where: str, hint: str) -> Finding:
+    status = f"{where}, {free / 1e9:.1f} GB free"
+    return ("warn", f"{status}: little; {hint}") if free < NEEDED_BYTES else ("ok", status)
 
 
 def _sandbox() -> Finding:
