@@ -244,11 +244,13 @@ def environment() -> dict[str, Any]:
         commit = described.stdout.strip() if described.returncode == 0 else None
     except (OSError, subprocess.SubprocessError):
         commit = None
-    program = "nl2sql" if Path(sys.argv[0]).name in ("nl2sql", "__main__.py") else sys.argv[0]
+    started = Path(sys.argv[0]).name
+    program = "nl2sql" if started in ("nl2sql", "__main__.py") else sys.argv[0]
+    command = "a notebook" if "kernel" in started else masked(shlex.join([program, *sys.argv[1:]]))
     return {
         "nl2sql": __version__,
         "commit": commit,
-        "command": masked(shlex.join([program, *sys.argv[1:]])),
+        "command": command,
         "packages": {dist.name: dist.version for name in PACKAGES for dist in Distribution.discover(name=name)},
         "python": sys.version.split()[0],
         "platform": platform.platform(),
