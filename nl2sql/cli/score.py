@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -50,6 +50,10 @@ def score_command(
     method: Annotated[str, typer.Option(help="How replicas are made: perturb or suite.")] = "perturb",
     timeout: opt.Timeout = 30.0,
     max_rows: opt.MaxRows = 100_000,
+    rves: Annotated[
+        Literal["steps", "time"] | None,
+        typer.Option(help="Add BIRD's R-VES, from the steps of SQLite's virtual machine or from measured times."),
+    ] = None,
     gold: Annotated[Path | None, typer.Option(help="Golds in place of the benchmark's: Spider's gold.sql.")] = None,
     corrections: opt.Corrections = None,
     only_answered: Annotated[
@@ -76,6 +80,7 @@ def score_command(
     from nl2sql.benchmarks.load import named
     from nl2sql.eval import score_many
     from nl2sql.eval.comparison import before_after, overlay_record, overlay_text, overlays
+    from nl2sql.eval.efficiency import add_efficiency
     from nl2sql.eval.predictions import read_predictions, with_golds
     from nl2sql.eval.scores import reliability
     from nl2sql.eval.stats import percent
@@ -111,6 +116,8 @@ def score_command(
         usual = 0 if engine_url or tables else 5
         scored = score_many(loaded, kept, usable, replicas=usual if replicas is None else replicas, **options)
         found = overlays(scored, score_corrected(loaded, asked, told, answers, scored, **options)) if told else []
+        if rves:
+            add_efficiency(loaded, kept, scored, rves, timeout_s=timeout, max_rows=max_rows)
     runs = [(file, scored[str(file)]) for file in files]
     perturbed = {file: pairs for file, s in runs if (pairs := before_after(kept, s.items))}
     reliable = {file: rs for file, s in runs if (rs := reliability(s.items, answers[str(file)], asked))}

@@ -248,11 +248,11 @@ def _interval(values: Sequence[float], databases: Sequence[str]) -> Interval:
     clustered = len(sums) >= MIN_CLUSTERS
     parts = list(sums.values()) if clustered else [value - mean for value in values]
     if len(parts) < 2:  # one item says nothing about others
-        return Interval(mean, 0.0, 1.0, len(values), "normal")
+        return Interval(mean, 0.0, max(1.0, mean), len(values), "normal")
     spread = len(parts) / (len(parts) - 1) * math.fsum(part * part for part in parts)
     error = t_quantile(0.95, len(parts) - 1) * math.sqrt(spread) / len(values)
     method = "clustered" if clustered else "normal"
-    return Interval(mean, max(0.0, mean - error), min(1.0, mean + error), len(values), method)
+    return Interval(mean, max(0.0, mean - error), min(max(1.0, *values), mean + error), len(values), method)
 
 
 def _plain(metrics: Mapping[str, Interval]) -> dict[str, dict[str, Any]]:

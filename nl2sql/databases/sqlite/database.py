@@ -91,6 +91,14 @@ class QueryPool:
         """Compile one SELECT without running it; rows of ``EXPLAIN QUERY PLAN``. Errors as from ``run``."""
         return self._request("explain", os.fspath(path), sql, timeout_s, 1000)
 
+    def steps(self, path: str | Path, sql: str, *, timeout_s: float = 300.0, max_rows: int = 100_000) -> RunResult:
+        """Execute one SELECT; the one row is the number of steps of SQLite's virtual machine.
+
+        It is the same whenever that SQLite executes it on that file. Counting is several times
+        slower than ``run``. Errors as from ``run``.
+        """
+        return self._request("steps", os.fspath(path), sql, timeout_s, max_rows)
+
     def readable(self, path: str) -> tuple[str, str]:
         """(URI, version) of the file to open for ``path``. Raises OSError, sqlite3.Error."""
         return self._copies.readable(path)

@@ -21,7 +21,7 @@ import sqlite3
 import sys
 import time
 from collections.abc import Iterable
-from itertools import chain
+from itertools import chain, repeat
 
 HEAP_BYTES = 512 * 2**20  # SQLite's own memory: sorting, temporary tables, strings
 RESULT_BYTES = 64 * 2**20  # a result as JSON text, as Python holds it: four bytes a character where one is an emoji
@@ -29,6 +29,7 @@ HELD_BYTES = 2 * RESULT_BYTES  # its rows as Python objects: short values take m
 WORST_TEXT = 24  # a character as JSON at most ("\\u0001" where another needs four bytes), in bytes per byte as object
 CHUNK_BYTES = 4 * 2**20  # of rows between two looks at those bounds
 PROGRESS_STEPS = 4000  # virtual-machine steps between two looks at the clock: well under a millisecond
+MOST_STEPS = 2**62  # that ``Sandbox.steps`` can count
 BUSY_SECONDS = 1.0  # how long to wait for another process's write lock
 
 LIMITS = {
@@ -209,6 +210,21 @@ class Sandbox:
             for _ in bounded_text(rows, held):
                 pass
         return columns, rows, truncated
+
+    def steps(self, statement: str, deadline: float, max_rows: int) -> int:
+        """The steps of SQLite's virtual machine that the statement takes. Raises as ``rows``.
+
+        Counting is several times slower than ``rows``; the deadline is for the parent to keep.
+        """
+        countdown = repeat(0, MOST_STEPS)
+        text_factory, self.connection.text_factory = self.connection.text_factory, bytes
+        self.connection.set_progress_handler(countdown.__next__, 1)
+        try:
+            self._bounded(statement, deadline, max_rows)
+        finally:
+            self.connection.set_progress_handler(self._past_deadline, PROGRESS_STEPS)
+            self.connection.text_factory = text_factory
+        return MOST_STEPS - countdown.__length_hint__()
 
     def _bounded(self, statement: str, deadline: float, max_rows: int) -> tuple[list[str], list[tuple], bool, int]:
         self.denied = ""

@@ -5,7 +5,8 @@ ways are 8 bytes of big-endian length and UTF-8 JSON; a blob travels as ``{"b": 
 object, so the tag cannot be forged). JSON rather than pickle or marshal: whatever the statement does to this
 process, the parent only ever parses text.
 
-Request: ``[mode, uri, version, sql, timeout_s, max_rows]`` with mode "run" or "explain" (EXPLAIN QUERY PLAN).
+Request: ``[mode, uri, version, sql, timeout_s, max_rows]`` with mode "run", "explain" (EXPLAIN QUERY PLAN) or
+"steps" (the one row is the number of the virtual machine's steps).
 Reply: ``["ok", columns, rows, truncated]``, or ``["error", exception, message]``.
 Many statements at once: a JSON object, and several messages back (see ``worker_batch.py``).
 
@@ -169,7 +170,10 @@ def answer_statement(request: list, databases: OpenDatabases) -> bytes:
         statement = single_statement(sql)
         if mode == "explain":
             statement = "EXPLAIN QUERY PLAN " + statement
-        return databases.get(uri, version).run(statement, deadline, max_rows)
+        sandbox = databases.get(uri, version)
+        if mode == "steps":
+            return json.dumps(["ok", ["steps"], [[sandbox.steps(statement, deadline, max_rows)]], False]).encode()
+        return sandbox.run(statement, deadline, max_rows)
     except FAILURES as error:
         return reply_error(*error_parts(error))
     except MemoryError:
