@@ -1,4 +1,4 @@
-"""Write the three sets of conversations as a benchmark in the uniform layout: six databases and their dialogues.
+"""Write the three sets of conversations as a benchmark in the uniform layout: databases and their dialogues.
 
     python scripts/conversations/build.py runs/conversations
     NL2SQL_BENCHMARKS=runs nl2sql eval --benchmark conversations --split fragments ...
@@ -6,6 +6,9 @@
 Each set is one split: ``fragments`` (terse), ``polite`` (whole sentences) and ``corrections`` (corrections, pronouns,
 shifts of time). Its text file has one block per dialogue: ``?`` opens it, ``>`` follows on, ``!`` stands alone inside
 the dialogue; ``=`` is the gold SQL of the line above, and a further ``=`` another accepted one.
+
+A database is one file of ``schemas``. Its rows are drawn by the function of its name below, from a fixed seed; where
+there is none, they stand in the file.
 """
 
 from __future__ import annotations
@@ -60,7 +63,8 @@ def _database(path: Path, schema: Path) -> None:
     path.unlink(missing_ok=True)
     connection = sqlite3.connect(path)
     connection.executescript(schema.read_text(encoding="utf-8"))
-    for table, rows in globals()[schema.stem](random.Random(schema.stem)).items():
+    drawn = globals().get(schema.stem, lambda draw: {})(random.Random(schema.stem))
+    for table, rows in drawn.items():
         marks = ", ".join("?" * len(rows[0]))
         connection.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)
     connection.commit()
