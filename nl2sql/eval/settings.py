@@ -123,9 +123,8 @@ class ScoredDatabases:
                 )
         elif self.wanted:
             means: dict[str, Any] = {"seed": self.seed, "workers": workers, "progress": progress}
-            suites = suites_of(questions, self.path, self.wanted, **means)
-            self.of_questions = suites.files
-            self.warnings += suites.warnings
+            self.of_questions, warnings = suites_of(questions, self.path, self.wanted, **means)
+            self.warnings += warnings
         if self.of_questions is not None:
             self.most = max((len(files or ()) for files in self.of_questions.values()), default=0)
 

@@ -21,12 +21,10 @@ import pytest
 from nl2sql.eval import suites
 from nl2sql.eval.replicas import METHOD, SHUFFLE_METHOD, child, perturb
 from nl2sql.eval.suites import arena
-from nl2sql.eval.suites.arena import read_rows
-from nl2sql.eval.suites.distil import Workplace, _focus, distil, read_gold
-from nl2sql.eval.suites.generate import Generator
-from nl2sql.eval.suites.hints import read_hints
+from nl2sql.eval.suites.arena import Arena, SourceDatabase, read_rows, read_source
+from nl2sql.eval.suites.distil import distil, read_gold
+from nl2sql.eval.suites.generate import Generator, read_hints
 from nl2sql.eval.suites.neighbours import neighbours_of
-from nl2sql.eval.suites.source import SourceDatabase, read_source
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 PINS = FIXTURES / "method_pins.txt"
@@ -88,23 +86,19 @@ def neighbours(folder: Path) -> Iterator[str]:
 
 
 def candidates(folder: Path) -> Iterator[str]:
-    """Rows of tables that a gold needs, of all, and those drawn towards survivors."""
+    """Rows of the tables that a gold needs, and of all."""
     for gold, source in list(dict(sources(folder)).items())[:40]:
-        read = read_gold(gold, Workplace(source), 0)
+        read = read_gold(gold, Arena(source), 0)
         assert read.tree is not None
         generator = Generator(source, read_hints([read.tree], read.live, source), 0)
-        alive = [(0, k) for k in range(0, len(read.live), 3)]
-        rows = [
-            generator.rows(n, whole=n % 5 == 4, focus=_focus([read], alive, n, source, 0) if n > 8 else None)
-            for n in range(24)
-        ]
+        rows = [generator.rows(n, whole=n % 5 == 4) for n in range(24)]
         yield line(suites.METHOD, f"candidates: {gold}", rows)
 
 
 def chosen(folder: Path) -> Iterator[str]:
     with patch.object(arena, "STATEMENT_S", 60.0):  # a slow machine is no reason for another suite
         for gold, source in sources(folder, "*"):
-            made = distil(source, [gold], 3, 0)
+            made = distil(Arena(source), [gold], 3, 0)
             rows = [read_rows(image, source, source.by_name) for image in made.images]
             yield line(suites.METHOD, f"chosen: {gold}", (rows, sorted(made.killed.items()), made.candidates))
 

@@ -11,8 +11,8 @@ from people import make_database
 
 from nl2sql.eval.replicas.shape import read_shapes
 from nl2sql.eval.replicas.values import as_compared, beyond, fresh, is_date, neighbour, read_moments
-from nl2sql.eval.suites.neighbours import parse_gold
-from nl2sql.eval.suites.source import SAMPLE_ROWS, read_source
+from nl2sql.eval.suites.arena import SAMPLE_ROWS, read_source
+from nl2sql.eval.suites.mutator import parse_gold
 
 MOVED = [  # values of the column, the one that is moved, its unit and by how many; what it becomes
     (["2019-05-31", "2020-01-05"], "2019-05-31", "d", 1, "2019-06-01"),

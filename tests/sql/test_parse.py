@@ -7,8 +7,8 @@ import pytest
 from sqlglot.errors import SqlglotError
 
 from nl2sql.errors import UsageError
+from nl2sql.eval.suites.arena import SourceDatabase, read_source
 from nl2sql.eval.suites.neighbours import neighbours_of
-from nl2sql.eval.suites.source import SourceDatabase, read_source
 from nl2sql.sql.features import hardness, order_free
 from nl2sql.sql.parse import MAX_DEPTH, parse_bounded
 

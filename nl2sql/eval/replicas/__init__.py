@@ -19,7 +19,7 @@ from typing import Any
 
 from nl2sql.databases.sqlite.disk import stored_bytes
 from nl2sql.databases.sqlite.files import shown_path, unusable
-from nl2sql.databases.sqlite.process import PATIENCE, Children
+from nl2sql.databases.sqlite.process import PATIENCE, Children, FramedChild
 from nl2sql.databases.sqlite.vetting import rows_deadline
 from nl2sql.errors import DatabaseError, UsageError, one_line
 from nl2sql.machine import cache_dir
@@ -49,10 +49,11 @@ def perturbed_replicas(path: str | Path, n: int, *, seed: int = 0) -> list[Path]
     present = set(folder.iterdir())
     wanted = [number for number, target in enumerate(targets) if target not in present]
     if wanted:
-        with _Writer(path) as writer:
-            rows = writer.ask("read", seed=str(seed), table_rows=perturb.TABLE_ROWS)["rows"]
+        with _children.lent() as child:
+            ask = partial(_ask, child, path)
+            rows = ask("read", seed=str(seed), table_rows=perturb.TABLE_ROWS)["rows"]
             for number in wanted:
-                _build(targets[number], partial(writer.ask, "write", rows, number=number))
+                _build(targets[number], partial(ask, "write", rows, number=number))
     return targets
 
 
@@ -70,8 +71,8 @@ def shuffled_copies(path: str | Path, seeds: Sequence[int | None]) -> list[Path]
     present = set(folder.iterdir())
     for seed, target in targets.items():
         if target not in present:
-            with _Writer(path) as writer:
-                _build(target, partial(writer.ask, "shuffle", seed=seed))
+            with _children.lent() as child:
+                _build(target, partial(_ask, child, path, "shuffle", seed=seed))
     return [targets[seed] for seed in seeds]
 
 
@@ -98,41 +99,26 @@ def _fingerprint(path: Path, modified_ns: int, size: int) -> str:
 _children = Children("nl2sql.eval.replicas.child")
 
 
-class _Writer:
-    """The process that writes copies of one database. Raises DatabaseError with one line that names the file."""
+def _ask(child: FramedChild, path: Path, task: str, rows: int = 0, **options: Any) -> dict[str, Any]:
+    """The reply of the process that writes copies; it may take as long as reading the file and writing ``rows`` rows.
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._lent = _children.lent()
-
-    def __enter__(self) -> _Writer:
-        self._child = self._lent.__enter__()
-        return self
-
-    def __exit__(self, *raised: Any) -> None:
-        self._lent.__exit__(*raised)
-
-    def ask(self, task: str, rows: int = 0, **options: Any) -> dict[str, Any]:
-        """The reply to a request; it may take as long as reading the file and writing ``rows`` rows."""
-        seconds = rows_deadline(stored_bytes(self.path)) + rows / ROWS_PER_S
-        try:
-            # absolute: a kept process is where this one was when it was started
-            request = {"task": task, "path": str(self.path.absolute()), "seconds": seconds, **options}
-            answer = self._child.ask(request, seconds, patience=PATIENCE)
-        except TimeoutError:
-            self._child.close()
-            raise self._error(f"it took more than {seconds:.0f} s") from None
-        except ConnectionError:
-            self._child.close()
-            raise self._error("the process that writes it died, most likely of too much memory") from None
-        for line in answer["log"]:
-            log.warning("%s", line)
-        if "error" in answer:
-            raise self._error(answer["error"])
-        return answer
-
-    def _error(self, why: str) -> DatabaseError:
-        return DatabaseError(f"no replica of {shown_path(self.path)} could be built: {one_line(why)}")
+    Raises DatabaseError with one line that names the file.
+    """
+    seconds = rows_deadline(stored_bytes(path)) + rows / ROWS_PER_S
+    # absolute: a kept process is where this one was when it was started
+    request = {"task": task, "path": str(path.absolute()), "seconds": seconds, **options}
+    try:
+        answer = child.ask(request, seconds, patience=PATIENCE)
+    except (TimeoutError, ConnectionError) as error:
+        child.close()
+        late = isinstance(error, TimeoutError)
+        died = "the process that writes it died, most likely of too much memory"
+        answer = {"log": (), "error": f"it took more than {seconds:.0f} s" if late else died}
+    for line in answer["log"]:
+        log.warning("%s", line)
+    if "error" in answer:
+        raise DatabaseError(f"no replica of {shown_path(path)} could be built: {one_line(answer['error'])}")
+    return answer
 
 
 def _build(target: Path, write: Callable[..., object]) -> None:

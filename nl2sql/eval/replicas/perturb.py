@@ -39,6 +39,7 @@ from nl2sql.eval.replicas.shape import (
     quoted,
     read_shapes,
     table_kinds,
+    written_statements,
 )
 from nl2sql.eval.replicas.values import beyond, fresh, is_date, neighbour, read_moments
 
@@ -65,13 +66,7 @@ class Perturber:
         with open_read_only(path) as connection:
             self.shapes = {shape.name: shape for shape in read_shapes(connection)}
             kinds, self.encoding = table_kinds(connection), encoded(connection)
-            self.statements: list[tuple[str, str, str]] = [
-                row
-                for row in connection.execute(
-                    "SELECT type, name, sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY rowid"
-                )
-                if kinds.get(row[1]) != "shadow" and not row[1].lower().startswith("sqlite_")
-            ]
+            self.statements = written_statements(connection)
             bound = max_rows(len(self.shapes))
             self.rows: dict[str, list[Row]] = {}
             for shape in self.shapes.values():

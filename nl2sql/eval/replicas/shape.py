@@ -13,7 +13,7 @@ import random
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +89,13 @@ def table_kinds(connection: sqlite3.Connection) -> dict[str, str]:
     return {name: kind for name, kind in rows if not name.lower().startswith("sqlite_")}
 
 
+def written_statements(connection: sqlite3.Connection) -> list[tuple[str, str, str]]:
+    """(type, name, SQL) of all that the schema's author wrote, in order of creation."""
+    kinds = table_kinds(connection)
+    rows = connection.execute("SELECT type, name, sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY rowid")
+    return [row for row in rows if kinds.get(row[1]) != "shadow" and not row[1].lower().startswith("sqlite_")]
+
+
 def read_shapes(connection: sqlite3.Connection) -> list[TableShape]:
     """The ordinary tables, parents before children where foreign keys allow."""
     kinds = table_kinds(connection)
@@ -140,8 +147,6 @@ def _collation(connection: sqlite3.Connection, table: str, column: str) -> str:
 
 
 def _with_foreign_keys(connection: sqlite3.Connection, shape: TableShape, shapes: dict[str, TableShape]) -> TableShape:
-    from dataclasses import replace
-
     rows = connection.execute(
         'SELECT id, "table", "from", "to" FROM pragma_foreign_key_list(?) ORDER BY id, seq', (shape.name,)
     ).fetchall()

@@ -18,11 +18,11 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, TypeAlias
 
 from nl2sql.databases.sqlite.process import FramedChild
 from nl2sql.errors import DatabaseError, UsageError
@@ -32,7 +32,7 @@ from nl2sql.machine import cache_dir, from_json, write_whole
 __all__ = ["METHOD", "Suite", "SuiteOrder", "build_suites", "suite_databases", "suite_fingerprint"]
 
 
-METHOD = "suite-8"  # part of every cache key: change it whenever the same input is to give another suite
+METHOD = "suite-9"  # part of every cache key: change it whenever the same input is to give another suite
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,9 @@ class SuiteOrder:
 class Suite:
     """A built suite. ``golds``: per gold what its databases kill (as in ``suite.json``). ``built``: just now."""
 
-    databases: tuple[Path, ...]
-    golds: tuple[dict[str, Any], ...]
-    seconds: float
+    databases: tuple[Path, ...] = ()
+    golds: tuple[dict[str, Any], ...] = ()
+    seconds: float = 0.0
     built: bool = False
     error: str | None = None
 
@@ -85,28 +85,27 @@ def suite_fingerprint(databases: Iterable[str | Path]) -> str:
 
 
 def build_suites(orders: Sequence[SuiteOrder], *, workers: int = 2) -> Iterator[tuple[int, Suite]]:
-    """(index, suite) of every order as it is ready; what the cache has comes first. Errors are in ``Suite.error``.
-
-    Raises DatabaseError where an original cannot be read.
-    """
-
+    """(index, suite) of every order as it is ready; what the cache has comes first. Errors are in ``Suite.error``."""
     missing: dict[Path, list[int]] = {}
     for index, order in enumerate(orders):
-        folder = order.folder()
+        try:
+            folder = order.folder()
+        except DatabaseError as error:
+            yield index, Suite(error=str(error))
+            continue
         known = _read(folder)
         if known is not None:
             yield index, known
         else:
             missing.setdefault(folder, []).append(index)
-    firsts = list(missing.items())
-    tasks = []
-    for _, indices in firsts:
-        order = orders[indices[0]]
+    tasks: list[Task] = []
+    for first, *_ in missing.values():
+        order = orders[first]
         request = {"task": "build", "golds": sorted(set(order.golds)), "n": order.n, "seed": order.seed}
-        tasks.append(SuiteTask(str(order.path), lambda path=order.path: source_data(path), request))  # type: ignore[misc]
+        tasks.append((order.path, request))
     for number, reply in run_tasks(tasks, workers):
-        folder, indices = firsts[number]
-        suite = Suite((), (), 0.0, True, reply["error"]) if "error" in reply else _write(folder, reply)
+        folder, indices = list(missing.items())[number]
+        suite = Suite(built=True, error=reply["error"]) if "error" in reply else _write(folder, reply)
         for index in indices:
             yield index, suite
 
@@ -136,10 +135,10 @@ def _library() -> str:
 
 def source_data(path: Path) -> dict[str, Any]:
     """The original as data for the building process. Raises DatabaseError."""
-    from nl2sql.eval.suites.source import read_source
+    from nl2sql.eval.suites.arena import read_source
 
     try:
-        return read_source(path).to_json()
+        return asdict(read_source(path))
     except (OSError, sqlite3.Error) as error:
         raise DatabaseError(f"no suite for {path} could be built: {error}") from error
 
@@ -160,13 +159,8 @@ def _write(folder: Path, reply: dict[str, Any]) -> Suite:
         files = [f"{number:03d}.sqlite" for number in range(len(reply["images"]))]
         for name, image in zip(files, reply["images"], strict=True):
             (temporary / name).write_bytes(image)
-        record = {
-            "method": METHOD,
-            "files": files,
-            "golds": reply["golds"],
-            "candidates": reply["candidates"],
-            "seconds": reply.get("seconds", 0.0),
-        }
+        kept = {key: reply[key] for key in ("golds", "candidates", "seconds")}
+        record = {"method": METHOD, "files": files, **kept}
         (temporary / "suite.json").write_text(json.dumps(record), encoding="utf-8")
         try:
             temporary.rename(folder)
@@ -176,7 +170,7 @@ def _write(folder: Path, reply: dict[str, Any]) -> Suite:
                 temporary.rename(folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    return Suite(tuple(folder / name for name in files), tuple(reply["golds"]), reply.get("seconds", 0.0), True)
+    return Suite(tuple(folder / name for name in files), tuple(reply["golds"]), reply["seconds"], built=True)
 
 
 # --------------------------------------------------------------- the processes that build and check
@@ -184,23 +178,18 @@ def _write(folder: Path, reply: dict[str, Any]) -> Suite:
 TASK_S = 120.0  # a task that takes longer is given up and its process killed
 
 
-class SuiteTask:
-    """One request. ``source``: what names the database; ``read``: reads it when a process has not seen it yet."""
-
-    def __init__(self, source: str, read: Callable[[], dict[str, Any]], request: dict[str, Any]) -> None:
-        self.source, self.read, self.request = source, read, request
+Task: TypeAlias = tuple[Path, dict[str, Any]]  # an original, and what is asked about it
 
 
-def run_tasks(tasks: Sequence[SuiteTask], workers: int = 2) -> Iterator[tuple[int, dict[str, Any]]]:
+def run_tasks(tasks: Sequence[Task], workers: int = 2) -> Iterator[tuple[int, dict[str, Any]]]:
     """(index, reply) of every task as they finish; ``{"error": ...}`` for one that failed."""
-    groups: dict[str, list[int]] = {}
-    for index, task in enumerate(tasks):
-        groups.setdefault(task.source, []).append(index)
+    groups: dict[Path, list[int]] = {}
+    for index, (path, _) in enumerate(tasks):
+        groups.setdefault(path, []).append(index)
     # database by database; a large group is cut, so that no process is left with it at the end
     queue = [group[at : at + 12] for group in groups.values() for at in range(0, len(group), 12)]
     local = threading.local()
     made: list[FramedChild] = []
-
     done: SimpleQueue[tuple[int, dict[str, Any] | BaseException]] = SimpleQueue()
     stopped = threading.Event()
 
@@ -209,30 +198,30 @@ def run_tasks(tasks: Sequence[SuiteTask], workers: int = 2) -> Iterator[tuple[in
             if stopped.is_set():
                 return
             try:
-                done.put((index, run_task(tasks[index])))
+                done.put((index, run_task(*tasks[index])))
             except BaseException as error:
                 done.put((index, error))
                 raise
 
-    def run_task(task: SuiteTask) -> dict[str, Any]:
+    def run_task(path: Path, request: dict[str, Any]) -> dict[str, Any]:
         worker: FramedChild | None = getattr(local, "worker", None)
         if worker is None:
-            worker = local.worker = FramedChild("nl2sql.eval.suites.child", last_words=True)
-            local.source = ""  # the database that it has read
+            worker = local.worker = FramedChild("nl2sql.eval.suites.distil", last_words=True)
+            local.path = None  # of the database that it has read
             made.append(worker)
             if stopped.is_set():  # whoever stops closes what is in ``made`` already
                 worker.close()
         try:
-            data = None if local.source == task.source else task.read()
-            reply = worker.ask({"source": task.source, "data": data, **task.request}, TASK_S)
-            local.source = task.source
+            data = None if local.path == path else source_data(path)
+            reply = worker.ask({"source": str(path), "data": data, **request}, TASK_S)
+            local.path = path
             return reply
         except (TimeoutError, ConnectionError) as error:
             local.worker = None
             worker.close()
             died = f"the building process died: {error}".removesuffix(": ")
             return {"error": f"given up after {TASK_S:g} s" if isinstance(error, TimeoutError) else died}
-        except DatabaseError as error:  # of ``task.read``
+        except DatabaseError as error:  # of the original
             return {"error": str(error)}
 
     pool = ThreadPoolExecutor(max(1, min(workers, len(queue) or 1)))
@@ -256,14 +245,6 @@ def run_tasks(tasks: Sequence[SuiteTask], workers: int = 2) -> Iterator[tuple[in
 INDEX = "index.json"
 
 
-@dataclass
-class QuestionSuites:
-    """Databases by question id; None where a suite could not be built. ``warnings``: what a reader has to know."""
-
-    files: dict[str, list[Path] | None] = field(default_factory=dict)
-    warnings: list[str] = field(default_factory=list)
-
-
 def suites_of(
     questions: Sequence[Question],
     path_of: Callable[[str], Path | None],
@@ -272,42 +253,33 @@ def suites_of(
     seed: int = 0,
     workers: int = 2,
     progress: bool = False,
-) -> QuestionSuites:
-    """The suite of every question, built where the cache has none; a suite is for all accepted golds of its question.
+) -> tuple[dict[str, list[Path] | None], list[str]]:
+    """(databases by question id, what a reader has to know): the suite of every question, for all its accepted golds.
 
-    ``path_of`` gives the file of a database id, None where there is none (the question is then left out).
+    Built where the cache has none; None where that failed. ``path_of`` gives the file of a database id, None where
+    there is none (the question is then left out).
     """
     from tqdm.auto import tqdm
 
-    suites = QuestionSuites()
+    files: dict[str, list[Path] | None] = {}
+    warnings: list[str] = []
     asked = [(question, path) for question in questions if (path := path_of(question.db_id)) is not None]
-    orders: list[SuiteOrder] = []
-    kept: list[str] = []
-    for question, path in asked:
-        order = SuiteOrder(path, tuple(question.gold), n, seed)
-        try:
-            order.folder()
-        except DatabaseError as error:
-            suites.files[question.id] = None
-            suites.warnings.append(f"no suite for question {question.id!r}, TS counts as failed there: {error}")
-            continue
-        orders.append(order)
-        kept.append(question.id)
+    orders = [SuiteOrder(path, tuple(question.gold), n, seed) for question, path in asked]
     without = 0
     building = build_suites(orders, workers=workers)
     for index, suite in tqdm(building, total=len(orders), desc="building suites", disable=not progress):
-        id_ = kept[index]
-        suites.files[id_] = None if suite.error else list(suite.databases)
+        id_ = asked[index][0].id
+        files[id_] = None if suite.error else list(suite.databases)
         if suite.error:
-            suites.warnings.append(f"no suite for question {id_!r}, TS counts as failed there: {suite.error}")
+            warnings.append(f"no suite for question {id_!r}, TS counts as failed there: {suite.error}")
         elif not suite.databases:
             without += 1
     if without:
-        suites.warnings.append(
+        warnings.append(
             f"{without} of {len(orders)} questions have no suite (their golds do not parse or run, or rest on the "
             "order of rows): TS rests on the original alone there"
         )
-    return suites
+    return files, warnings
 
 
 def write_index(folder: Path, files: dict[str, list[Path]]) -> None:

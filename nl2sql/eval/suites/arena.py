@@ -1,6 +1,6 @@
-"""Databases in memory: as bytes, with the schema alone or filled, and golds and neighbours executed on them.
+"""An original database as plain data, databases as bytes made after it, and golds and neighbours executed on them.
 
-Runs in the process of ``child.py`` only. The connection has the authorizer, limits and deadline under which
+``Arena`` runs in the process of ``distil.py`` only. Its connection has the authorizer, limits and deadline under which
 model-written SQL runs; only putting a database image into it steps outside, with SQL of our own.
 
 >>> one_statement("SELECT 1;"), one_statement("SELECT 1; SELECT 2")
@@ -13,16 +13,105 @@ import random
 import re
 import sqlite3
 import time
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from pydantic import TypeAdapter
 
 from nl2sql.databases.sqlite.worker import Rejected, Sandbox, single_statement
-from nl2sql.eval.replicas.shape import declared, quoted
-from nl2sql.eval.rules import gold_order, results_match, suites_match
-from nl2sql.eval.suites.source import Row, SourceDatabase
+from nl2sql.eval.replicas.shape import (
+    TableShape,
+    dangling,
+    declared,
+    open_read_only,
+    quoted,
+    read_shapes,
+    written_statements,
+)
 from nl2sql.interfaces import RunResult
+
+# ------------------------------------------------------------------------------ the original as data
+
+CHECKED = re.compile(r"""check\s*\(\s*["`\[]?(\w+)["`\]]?\s+in\s*\(([^)]*)\)""", re.IGNORECASE)
+SAMPLE_ROWS = 150  # rows read per table; spread over the table where it has row ids
+NUMERIC = re.compile(r"INT|REAL|FLOA|DOUB|NUM|DEC|BOOL|YEAR|MONEY", re.IGNORECASE)
+TEXTUAL = re.compile(r"CHAR|TEXT|CLOB|DATE|TIME|BLOB", re.IGNORECASE)
+
+Row: TypeAlias = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class TableSource(TableShape):
+    """An ordinary table with a sample of its rows. A column of its primary key is never ``nullable`` here."""
+
+    rows: tuple[Row, ...]
+    listed: tuple[tuple[int, tuple[str, ...]], ...]  # column and the texts that its CHECK lists
+
+    @cached_property
+    def position(self) -> dict[str, int]:
+        return {name.lower(): index for index, name in enumerate(self.names)}
+
+    @cached_property
+    def numeric(self) -> tuple[bool, ...]:
+        """Whether a column holds numbers: by its declared type, by its values where that says nothing."""
+        flags = []
+        for index, declared_type in enumerate(self.types):
+            values = [row[index] for row in self.rows if row[index] is not None]
+            numbers = bool(values) and all(isinstance(value, int | float) for value in values)
+            named = NUMERIC.search(declared_type) is not None
+            flags.append(not TEXTUAL.search(declared_type) and (named or numbers))
+        return tuple(flags)
+
+
+@dataclass(frozen=True)
+class SourceDatabase:
+    """A database as data. ``tables`` stand parents before children."""
+
+    tables: tuple[TableSource, ...]
+    statements: tuple[tuple[str, str, str], ...] = field(repr=False)  # type, name, SQL, in order of creation
+
+    @cached_property
+    def by_name(self) -> dict[str, TableSource]:
+        return {table.name.lower(): table for table in self.tables}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> SourceDatabase:
+        """What ``dataclasses.asdict`` gave, after it went through JSON."""
+        return TypeAdapter(SourceDatabase).validate_python(data)
+
+
+def read_source(path: Path) -> SourceDatabase:
+    """Read ``path`` (read-only; SQL of our own only). Raises OSError and sqlite3.Error."""
+    with open_read_only(path) as connection:
+        statements = written_statements(connection)
+        ddl = {name: sql for kind, name, sql in statements if kind == "table"}
+        tables = tuple(_table(connection, shape, ddl.get(shape.name, "")) for shape in read_shapes(connection))
+    return SourceDatabase(tables, tuple(statements))
+
+
+def _table(connection: sqlite3.Connection, shape: TableShape, ddl: str) -> TableSource:
+    keys = connection.execute("SELECT pk FROM pragma_table_info(?)", (shape.name,)).fetchall()
+    nullable = tuple(free and not key for free, (key,) in zip(shape.nullable, keys, strict=False))
+    position = {name.lower(): index for index, name in enumerate(shape.names)}
+    checked = [(position.get(name.lower()), re.findall(r"'([^']*)'", texts)) for name, texts in CHECKED.findall(ddl)]
+    listed = tuple((column, tuple(texts)) for column, texts in checked if column is not None)
+    return TableSource(**{**vars(shape), "nullable": nullable}, rows=tuple(_sample(connection, shape)), listed=listed)
+
+
+def _sample(connection: sqlite3.Connection, shape: TableShape) -> list[Row]:
+    select = f"SELECT {shape.column_list()} FROM {quoted(shape.name)}"
+    if shape.has_rowid:
+        (last,) = connection.execute(f"SELECT max(rowid) FROM {quoted(shape.name)}").fetchone()
+        if last and last > 2 * SAMPLE_ROWS:
+            step = last // SAMPLE_ROWS
+            rows = connection.execute(f"{select} WHERE rowid % {step} = 0 LIMIT {SAMPLE_ROWS}").fetchall()
+            if len(rows) >= SAMPLE_ROWS // 2:
+                return rows
+    return connection.execute(f"{select} LIMIT {SAMPLE_ROWS}").fetchall()
+
 
 # ------------------------------------------------------------------------------- databases as bytes
 
@@ -70,8 +159,7 @@ def store(image: bytes, source: SourceDatabase, rows: Mapping[str, Sequence[Row]
         for name, entries in rows.items():
             table = source.by_name[name.lower()]
             marks = ", ".join("?" * len(table.names))
-            columns = ", ".join(map(quoted, table.names))
-            statement = f"INSERT OR IGNORE INTO {quoted(table.name)} ({columns}) VALUES ({marks})"
+            statement = f"INSERT OR IGNORE INTO {quoted(table.name)} ({table.column_list()}) VALUES ({marks})"
             connection.execute("SAVEPOINT before")
             try:
                 connection.executemany(statement, entries)
@@ -82,30 +170,19 @@ def store(image: bytes, source: SourceDatabase, rows: Mapping[str, Sequence[Row]
                         connection.execute(statement, entry)
                     except sqlite3.Error:
                         continue
-        _close_under_foreign_keys(connection, source, rows)
+        while sum(_delete_dangling(connection, source, name) for name in rows):
+            pass
         connection.execute("COMMIT")
         return connection.serialize()
     finally:
         connection.close()
 
 
-def _close_under_foreign_keys(connection: sqlite3.Connection, source: SourceDatabase, rows: Mapping[str, Any]) -> None:
-    changed = True
-    while changed:
-        changed = False
-        for name in rows:
-            table = source.by_name[name.lower()]
-            for key in table.foreign_keys:
-                parent = source.by_name[key.parent.lower()]
-                ours = [quoted(table.names[c]) for c in key.columns]
-                theirs = [quoted(parent.names[c]) for c in key.parent_columns]
-                matched = " AND ".join(f"p.{t} = c.{o}" for o, t in zip(ours, theirs, strict=True))
-                not_null = " AND ".join(f"c.{o} IS NOT NULL" for o in ours)
-                done = connection.execute(
-                    f"DELETE FROM {quoted(table.name)} AS c WHERE {not_null} "
-                    f"AND NOT EXISTS (SELECT 1 FROM {quoted(parent.name)} AS p WHERE {matched})"
-                )
-                changed = changed or done.rowcount > 0
+def _delete_dangling(connection: sqlite3.Connection, source: SourceDatabase, name: str) -> int:
+    """Delete the rows of a table that refer to nothing; how many went."""
+    table = source.by_name[name.lower()]
+    conditions = [dangling(table, source.by_name[key.parent.lower()], key) for key in table.foreign_keys]
+    return sum(connection.execute(f"DELETE FROM {quoted(name)} WHERE {c}").rowcount for c in conditions)
 
 
 # ------------------------------------------------------------------------------- statements on them
@@ -116,10 +193,11 @@ ORDERS = (0, 1, 2)  # reversed, and two at random
 
 
 class Arena:
-    """One sandboxed connection that holds one database image at a time."""
+    """The images without rows of one source, and a sandboxed connection that holds one database image at a time."""
 
-    def __init__(self) -> None:
-        self.sandbox = Sandbox(":memory:", "")
+    def __init__(self, source: SourceDatabase) -> None:
+        self.source, self.sandbox = source, Sandbox(":memory:", "")
+        self.empty, self.loose = empty_image(source), empty_image(source, loose=True)
 
     def load(self, image: bytes) -> None:
         connection = self.sandbox.connection
@@ -163,43 +241,6 @@ def one_statement(sql: str) -> str | None:
         return None
 
 
-class GoldJudge:
-    """EX[bag] against one gold, with the gold's order."""
-
-    def __init__(self, gold_sql: str) -> None:
-        self.sql = gold_sql
-        self._order: dict[str, Any] | None = None
-
-    def order(self, gold: RunResult) -> dict[str, Any]:
-        if self._order is None:
-            self._order = gold_order(self.sql, gold)
-        return self._order
-
-    def same(self, gold: RunResult, other: RunResult) -> bool:
-        if not other.success or other.truncated or len(gold.rows) != len(other.rows):
-            return False
-        if len(gold.columns) != len(other.columns):
-            return False
-        if gold.rows == other.rows:
-            return True
-        if len(gold.columns) == 1 and len(gold.rows) <= 1 and not _fractional(gold) and not _fractional(other):
-            return Counter(gold.rows) == Counter(other.rows)
-        return results_match(gold, other, **self.order(gold))
-
-    def same_everywhere(self, gold: list[RunResult], other: list[RunResult]) -> bool:
-        return bool(gold) and suites_match(gold, other, **self.order(gold[0]))
-
-    @cached_property
-    def rests_on_row_order(self) -> bool:
-        """Whether the order of rows could matter to the gold at all."""
-        text = self.sql.lower()
-        return any(word in text for word in ("limit", "order", "group", "over", "(select", "( select", "distinct"))
-
-
-def _fractional(result: RunResult) -> bool:
-    return any(isinstance(value, float) for row in result.rows for value in row)
-
-
 def read_rows(image: bytes, source: SourceDatabase, names: Iterable[str]) -> dict[str, list[Row]]:
     """The rows of tables as they are stored."""
     connection = sqlite3.connect(":memory:")
@@ -208,9 +249,8 @@ def read_rows(image: bytes, source: SourceDatabase, names: Iterable[str]) -> dic
         connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
         rows = {}
         for name in names:
-            table = source.by_name[name.lower()]
-            columns = ", ".join(map(quoted, table.names))
-            rows[name] = connection.execute(f"SELECT {columns} FROM {quoted(table.name)}").fetchall()
+            columns = source.by_name[name.lower()].column_list()
+            rows[name] = connection.execute(f"SELECT {columns} FROM {quoted(name)}").fetchall()
         return rows
     finally:
         connection.close()

@@ -7,14 +7,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 from nl2sql.databases.sqlite.files import sqlite_file
 from nl2sql.errors import DatabaseError, UsageError
-from nl2sql.eval.suites import SuiteOrder, SuiteTask, build_suites, run_tasks, source_data
+from nl2sql.eval.suites import SuiteOrder, Task, build_suites, run_tasks
 from nl2sql.interfaces import Benchmark, Question
 
-Method: TypeAlias = Literal["suite", "perturb"]
 METHODS = ("suite", "perturb")
 REQUIRED = 50  # neighbours per gold, below which a gold is counted as having few
 
@@ -26,25 +25,16 @@ class Strength:
     method: str
     n: int
     items: list[dict[str, Any]] = field(default_factory=list)
-    left_out: dict[str, int] = field(default_factory=dict)  # reason -> questions
+    left_out: Counter[str] = field(default_factory=Counter)  # reason -> questions
     build_seconds: float = 0.0  # wall clock; nothing for what the cache had
     check_seconds: float = 0.0
     built: int = 0  # suites (or databases with replicas) that were not in the cache
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data: ``micro`` over neighbours, ``macro`` over golds, ``fully_killed`` share of golds, by kind."""
-        total, killed = Counter[str](), Counter[str]()
-        for item in self.items:
-            for kind, _ in item["killed"]:
-                killed[kind] += 1
-                total[kind] += 1
-            for kind, _ in item["survivors"]:
-                total[kind] += 1
-        rates = [
-            len(item["killed"]) / (len(item["killed"]) + len(item["survivors"]))
-            for item in self.items
-            if item["killed"] or item["survivors"]
-        ]
+        killed = Counter(kind for item in self.items for kind, _ in item["killed"])
+        total = killed + Counter(kind for item in self.items for kind, _ in item["survivors"])
+        rates = [len(item["killed"]) / _size(item) for item in self.items if _size(item)]
         golds = len(self.items)
         survivors = [
             {"id": item["id"], "db_id": item["db_id"], "gold": item["sql"], "kind": kind, "sql": sql}
@@ -67,11 +57,7 @@ class Strength:
                 sum(killed.values()) - killed["added condition"], sum(total.values()) - total["added condition"]
             ),
             "by_kind": {
-                kind: {
-                    "n": total[kind],
-                    "killed": killed[kind],
-                    "rate": _share(killed[kind], total[kind]),
-                }
+                kind: {"n": total[kind], "killed": killed[kind], "rate": _share(killed[kind], total[kind])}
                 for kind in sorted(total)
             },
             "databases_per_gold": sum(len(item["databases"]) for item in self.items) / golds if golds else None,
@@ -115,43 +101,21 @@ def check_strength(
     strength.build_seconds = time.perf_counter() - started
     started = time.perf_counter()
     asked = [(question, *files[question.id]) for question in questions if question.id in files]
-    tasks = [
-        SuiteTask(
-            str(path),
-            lambda path=path: source_data(path),  # type: ignore[misc]
-            {"task": "check", "golds": [question.gold[0]], "files": [str(f) for f in databases], "seed": seed},
-        )
+    tasks: list[Task] = [
+        (path, {"task": "check", "golds": [question.gold[0]], "files": list(map(str, databases)), "seed": seed})
         for question, path, databases in asked
     ]
-    replies: dict[int, dict[str, Any]] = {}
-    for index, reply in _progress(run_tasks(tasks, workers), len(tasks), "checking", progress):
-        replies[index] = reply
+    replies = dict(_progress(run_tasks(tasks, workers), len(tasks), "checking", progress))
     for index, (question, _, databases) in enumerate(asked):
         reply = replies[index]
         problem = reply.get("error") or reply["golds"][0]["problem"]
         if problem:
-            _leave_out(strength, problem.split(":")[0])
+            strength.left_out[problem.split(":")[0]] += 1
             continue
         entry = {"id": question.id, "db_id": question.db_id, "databases": [str(f) for f in databases]}
         strength.items.append({**entry, **reply["golds"][0]})
     strength.check_seconds = time.perf_counter() - started
     return strength
-
-
-def _paths(benchmark: Benchmark, questions: Sequence[Question], strength: Strength) -> dict[str, Path]:
-    """Question id -> the original; what cannot be read is noted as left out."""
-    paths: dict[str, Path] = {}
-    for question in questions:
-        try:
-            path = sqlite_file(benchmark.database(question.db_id))
-        except DatabaseError:
-            _leave_out(strength, "the database cannot be read")
-            continue
-        if path is None:
-            _leave_out(strength, "the database is no SQLite file")
-        else:
-            paths[question.id] = path
-    return paths
 
 
 def build_replicas(
@@ -164,7 +128,17 @@ def build_replicas(
     progress: bool = False,
 ) -> dict[str, tuple[Path, list[Path]]]:
     """Question id -> (original, replicas) by ``strength.method``; notes in ``strength`` what was left out or built."""
-    paths = _paths(benchmark, questions, strength)
+    paths: dict[str, Path] = {}
+    for question in questions:
+        try:
+            path = sqlite_file(benchmark.database(question.db_id))
+        except DatabaseError:
+            strength.left_out["the database cannot be read"] += 1
+            continue
+        if path is None:
+            strength.left_out["the database is no SQLite file"] += 1
+        else:
+            paths[question.id] = path
     if strength.method == "perturb":
         return _perturbed(questions, paths, strength, seed, progress)
     kept = [question for question in questions if question.id in paths]
@@ -173,7 +147,7 @@ def build_replicas(
     new: set[Path] = set()
     for index, suite in _progress(build_suites(orders, workers=workers), len(orders), "building", progress):
         if suite.error:
-            _leave_out(strength, suite.error.split(":")[0])
+            strength.left_out[suite.error.split(":")[0]] += 1
             continue
         files[kept[index].id] = (orders[index].path, list(suite.databases))
         if suite.built:
@@ -193,13 +167,9 @@ def _perturbed(
         try:
             made[path] = perturbed_replicas(path, strength.n, seed=seed)
         except DatabaseError:
-            _leave_out(strength, "no replicas could be built")
+            strength.left_out["no replicas could be built"] += 1
     strength.built = len(made)
     return {q.id: (paths[q.id], made[paths[q.id]]) for q in questions if paths.get(q.id) in made}
-
-
-def _leave_out(strength: Strength, reason: str) -> None:
-    strength.left_out[reason] = strength.left_out.get(reason, 0) + 1
 
 
 def _progress(iterator: Any, total: int, what: str, shown: bool) -> Any:

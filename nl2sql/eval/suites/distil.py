@@ -6,27 +6,47 @@ those that killed something the choice is greedy: next the one that kills most o
 
 A neighbour is killed on a database where it fails or EX[bag] tells it from the gold. A database says nothing about a
 gold that fails on it, or whose answer changes when ties are broken another way or the same rows lie in another order.
+
+``main`` is the process that builds and checks suites, started by ``run_tasks`` as a ``FramedChild``. It cannot grow
+any file (RLIMIT_FSIZE is 0): databases go back as bytes. Requests: ``{"source": key, "data": SourceDatabase or null}``
+(data once per source), and with it ``"task"``: "build" (``golds``, ``n``, ``seed``) or "check" (``golds``, ``files``,
+``seed``).
 """
 
 from __future__ import annotations
 
-import random
+import sqlite3
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
 
 from sqlglot import expressions as exp
 
+from nl2sql.databases.sqlite.process import reply, requests
+from nl2sql.databases.sqlite.worker import restrict_process
 from nl2sql.errors import UsageError
-from nl2sql.eval.suites.arena import ORDERS, Arena, GoldJudge, empty_image, one_statement, read_rows, shuffled, store
-from nl2sql.eval.suites.generate import Generator
-from nl2sql.eval.suites.hints import Hints, hold_values, read_hints
-from nl2sql.eval.suites.neighbours import Neighbour, neighbours_of, parse_gold
-from nl2sql.eval.suites.source import SourceDatabase
+from nl2sql.eval.rules import gold_order, results_match, suites_match
+from nl2sql.eval.suites.arena import (
+    ORDERS,
+    Arena,
+    SourceDatabase,
+    one_statement,
+    read_rows,
+    shuffled,
+    store,
+)
+from nl2sql.eval.suites.generate import Generator, read_hints
+from nl2sql.eval.suites.mutator import Neighbour, parse_gold
+from nl2sql.eval.suites.neighbours import neighbours_of
 from nl2sql.interfaces import RunResult
+from nl2sql.sql.parse import SLIPS
 
 FIRST = 10  # candidates that meet every neighbour, whatever was killed before
-MOST = 150  # candidates at most
+MOST = 100  # candidates at most
 ENOUGH = 8  # databases with rows; a gold on which all of so many said nothing is given up
 ARBITRARY = "the answer rests on the order of rows on every database with a few rows"
 
@@ -37,11 +57,33 @@ class Gold:
 
     sql: str
     statement: str
-    tree: exp.Expr | None
-    judge: GoldJudge
+    tree: exp.Expr | None = None
     live: list[Neighbour] = field(default_factory=list)
     variants: list[str] = field(default_factory=list)  # the gold with its ties broken one way and the other
     problem: str | None = None  # why no suite can be made for it
+    ordering: dict[str, Any] | None = None  # what ``gold_order`` says, once a result is there
+
+    def same(self, gold: RunResult, other: RunResult) -> bool:
+        """EX[bag] of a result beside this gold's."""
+        if not other.success or other.truncated or len(gold.rows) != len(other.rows):
+            return False
+        if len(gold.columns) != len(other.columns):
+            return False
+        return gold.rows == other.rows or results_match(gold, other, **self._order(gold))
+
+    def _order(self, result: RunResult) -> dict[str, Any]:
+        if self.ordering is None:
+            self.ordering = gold_order(self.sql, result)
+        return self.ordering
+
+    def same_everywhere(self, gold: list[RunResult], other: list[RunResult]) -> bool:
+        return bool(gold) and suites_match(gold, other, **self._order(gold[0]))
+
+    @cached_property
+    def rests_on_row_order(self) -> bool:
+        """Whether the order of rows could matter to the gold at all."""
+        text = self.sql.lower()
+        return any(word in text for word in ("limit", "order", "group", "over", "(select", "( select", "distinct"))
 
 
 @dataclass
@@ -52,32 +94,22 @@ class Distilled:
     candidates: int
 
 
-class Workplace:
-    """The tools made once per source: an arena and the images without rows."""
-
-    def __init__(self, source: SourceDatabase) -> None:
-        self.source = source
-        self.arena = Arena()
-        self.empty = empty_image(source)
-        self.loose = empty_image(source, loose=True)
-
-
-def read_gold(sql: str, place: Workplace, seed: int) -> Gold:
+def read_gold(sql: str, place: Arena, seed: int) -> Gold:
     """Parse a gold, make its neighbours, and drop those that do not compile."""
     statement = one_statement(sql) or ""
-    gold = Gold(sql, statement, None, GoldJudge(sql))
+    gold = Gold(sql, statement)
     try:
         gold.tree = parse_gold(sql, place.source)
         candidates = neighbours_of(sql, place.source, seed=seed)
     except UsageError as error:
         gold.problem = str(error)
         return gold
-    place.arena.load(place.empty)
-    if not statement or not place.arena.compiles(statement):
+    place.load(place.empty)
+    if not statement or not place.compiles(statement):
         gold.problem = "the gold does not run"
         return gold
-    gold.variants = [v for v in _tie_breakers(gold.tree) if place.arena.compiles(v)]
-    gold.live = [neighbour for neighbour in candidates if place.arena.compiles(neighbour.sql)]
+    gold.variants = [v for v in _tie_breakers(gold.tree) if place.compiles(v)]
+    gold.live = [neighbour for neighbour in candidates if place.compiles(neighbour.sql)]
     return gold
 
 
@@ -100,35 +132,27 @@ def _tie_breakers(tree: exp.Expr) -> list[str]:
     return variants
 
 
-def gold_result(gold: Gold, place: Workplace, image: bytes, names: Sequence[str] | None = None) -> RunResult | None:
+def gold_result(gold: Gold, place: Arena, image: bytes, names: Sequence[str] | None = None) -> RunResult | None:
     """The gold's result on the database, which is loaded afterwards; None where it says nothing."""
-    arena = place.arena
-    arena.load(image)
-    result = arena.run(gold.statement)
+    place.load(image)
+    result = place.run(gold.statement)
     if not result.success or result.truncated:
         return None
-    if result.rows and any(not gold.judge.same(result, arena.run(variant)) for variant in gold.variants):
+    if result.rows and any(not gold.same(result, place.run(variant)) for variant in gold.variants):
         return None
-    if gold.judge.rests_on_row_order and result.rows:
+    if gold.rests_on_row_order and result.rows:
         rows = read_rows(image, place.source, names or [table.name for table in place.source.tables])
-        stable = True
         for order in ORDERS:
-            arena.load(store(place.loose, place.source, shuffled(rows, order)))
-            other = arena.run(gold.statement)
-            if not other.success or not gold.judge.same(result, other):
-                stable = False
-                break
-        if not stable:
-            return None
-        arena.load(image)
+            place.load(store(place.loose, place.source, shuffled(rows, order)))
+            if not gold.same(result, place.run(gold.statement)):
+                return None
+        place.load(image)
     return result
 
 
-def distil(
-    source: SourceDatabase, golds: Sequence[str], n: int, seed: int, place: Workplace | None = None
-) -> Distilled:
+def distil(place: Arena, golds: Sequence[str], n: int, seed: int) -> Distilled:
     """At most ``n`` databases (serialised) for ``golds`` together; fewer where fewer kill as much."""
-    place = place or Workplace(source)
+    source = place.source
     read = [read_gold(sql, place, seed) for sql in golds]
     usable = [gold for gold in read if gold.problem is None and gold.tree is not None]
     if not usable or n < 1:
@@ -139,14 +163,10 @@ def distil(
     generator = Generator(source, hints, seed)
     alive = {(g, k) for g, gold in enumerate(read) if gold in usable for k in range(len(gold.live))}
     kills: dict[int, set[tuple[int, int]]] = {}
-    focuses: dict[int, Hints] = {}
     tried, telling = Counter[int](), Counter[int]()  # databases with rows enough, and those that said something
     number = 0
     while number < MOST and (alive or number < 2):
-        focus = None
-        if number >= FIRST and alive:
-            focus = focuses[number] = _focus(read, sorted(alive), number, source, seed)
-        rows = generator.rows(number, focus=focus)
+        rows = generator.rows(number)
         image = store(place.empty, source, rows)
         names = list(rows)
         full = all(len(rows[name]) > 1 for name in rows if name.lower() in hints.tables)
@@ -160,9 +180,9 @@ def distil(
                 continue
             telling[g] += full
             only = None if number < FIRST else {k for a, k in alive if a == g}
-            deaths |= {(g, k) for k in _killed(gold, place.arena, result, only)}
+            deaths |= {(g, k) for k in _killed(gold, place, result, only)}
             if only and any(a == g for a, _ in deaths):
-                deaths |= {(g, k) for k in _killed(gold, place.arena, result, None)}
+                deaths |= {(g, k) for k in _killed(gold, place, result, None)}
         if deaths:
             kills[number] = deaths
             alive -= deaths
@@ -172,29 +192,16 @@ def distil(
             gold.problem = ARBITRARY
     kills = {k: {(g, j) for g, j in deaths if read[g].problem is None} for k, deaths in kills.items()}
     chosen, killed = _cover(kills, n)
-    images = [store(place.empty, source, generator.rows(k, whole=True, focus=focuses.get(k))) for k in chosen]
+    images = [store(place.empty, source, generator.rows(k, whole=True)) for k in chosen]
     return Distilled(read, images, killed, number)
 
 
-def _focus(read: list[Gold], alive: list[tuple[int, int]], number: int, source: SourceDatabase, seed: int) -> Hints:
-    """The hints that a candidate is drawn towards: none, the constants of a gold's survivors, or one survivor."""
-    turn = alive[(number // 4) % len(alive)] if number % 4 < 3 else alive[number % len(alive)]
-    rng = random.Random(f"{seed}/{number}/focus")
-    if number % 4 == 0:
-        return Hints()
-    if number % 4 == 1:
-        others = [read[g].live[k] for g, k in alive if g == turn[0]]
-        return hold_values(read_hints([], others, source, beside=True), source, rng)
-    hints = read_hints([], [read[turn[0]].live[turn[1]]], source, beside=True)
-    return hold_values(hints, source, rng) if number % 4 == 2 else hints
-
-
-def _killed(gold: Gold, arena: Arena, result: RunResult, only: set[int] | None) -> list[int]:
-    killed = []
-    for k, neighbour in enumerate(gold.live):
-        if (only is None or k in only) and not gold.judge.same(result, arena.run(neighbour.sql)):
-            killed.append(k)
-    return killed
+def _killed(gold: Gold, place: Arena, result: RunResult, only: set[int] | None) -> list[int]:
+    return [
+        k
+        for k, neighbour in enumerate(gold.live)
+        if (only is None or k in only) and not gold.same(result, place.run(neighbour.sql))
+    ]
 
 
 def _cover(kills: dict[int, set[tuple[int, int]]], n: int) -> tuple[list[int], dict[tuple[int, int], int]]:
@@ -209,3 +216,86 @@ def _cover(kills: dict[int, set[tuple[int, int]]], n: int) -> tuple[list[int], d
         killed.update(dict.fromkeys(gain, len(chosen)))
         chosen.append(best)
     return chosen, killed
+
+
+# -------------------------------------------------------------------------------------- the process
+
+LARGEST_FILE = 256 * 2**20
+
+
+def main() -> None:
+    """Answer requests until the socket closes."""
+    restrict_process()
+    known: dict[str, Arena] = {}
+    for request in requests():
+        key = request["source"]
+        if request["data"] is not None:
+            known.clear()  # tasks come database by database
+            known[key] = Arena(SourceDatabase.from_json(request["data"]))
+        try:
+            response = TASKS[request["task"]](known[key], request)
+        except (sqlite3.Error, OSError, MemoryError, AssertionError, ArithmeticError, *SLIPS) as error:
+            response = {"error": f"{type(error).__name__}: {error}"[:500]}
+        reply(response)
+
+
+def build_images(place: Arena, request: dict[str, Any]) -> dict[str, Any]:
+    """A suite for the golds: images, and what they kill."""
+    started = time.perf_counter()
+    made = distil(place, request["golds"], request["n"], request["seed"])
+    return {
+        "images": made.images,
+        "candidates": made.candidates,
+        "seconds": time.perf_counter() - started,
+        "golds": [
+            _entry(gold, {k for a, k in made.killed if a == g}, len(made.images)) for g, gold in enumerate(made.golds)
+        ],
+    }
+
+
+def check_files(place: Arena, request: dict[str, Any]) -> dict[str, Any]:
+    """Which neighbours the given databases kill, judged as TS judges: one gold, one column assignment for all."""
+    images = []
+    for name in request["files"]:
+        file = Path(name)
+        if file.stat().st_size > LARGEST_FILE:
+            return {"error": f"{file} is larger than {LARGEST_FILE >> 20} MB"}
+        images.append(file.read_bytes())
+    entries = []
+    for sql in request["golds"]:
+        gold = read_gold(sql, place, request["seed"])
+        if gold.problem:
+            entries.append(_entry(gold, set(), 0))
+            continue
+        alive = set(range(len(gold.live)))
+        ours: list[RunResult] = []
+        theirs: dict[int, list[RunResult]] = {k: [] for k in alive}
+        for image in images:
+            result = gold_result(gold, place, image)
+            if result is None:
+                continue
+            ours.append(result)
+            for k in sorted(alive):
+                other = place.run(gold.live[k].sql)
+                if gold.same(result, other):
+                    theirs[k].append(other)
+                else:
+                    alive.discard(k)
+        if len(ours) > 1:
+            alive = {k for k in alive if gold.same_everywhere(ours, theirs[k])}
+        entries.append(_entry(gold, set(range(len(gold.live))) - alive, len(ours)))
+    return {"golds": entries}
+
+
+TASKS = {"build": build_images, "check": check_files}
+
+
+def _entry(gold: Gold, killed: set[int], usable: int) -> dict[str, Any]:
+    """A gold as data: its neighbours by fate. ``usable``: databases that say something about it."""
+    return {
+        "sql": gold.sql,
+        "problem": gold.problem,
+        "usable": usable,
+        "killed": [[n.kind, n.sql] for k, n in enumerate(gold.live) if k in killed],
+        "survivors": [[n.kind, n.sql] for k, n in enumerate(gold.live) if k not in killed],
+    }

@@ -1,6 +1,6 @@
-"""The tree that every mutation changes for a moment: what its columns mean, and which changes cannot show.
+"""The tree that every mutation changes for a moment, and what its columns mean.
 
-A mutation changes the tree in place, writes it down (``emit``), and puts it back (``put``, ``setting``).
+A mutation changes the tree in place, writes it down (``emit``), and puts it back (``swap``, ``setting``).
 
 >>> constant_value(exp.Neg(this=exp.Literal.number(3)))
 -3
@@ -12,14 +12,17 @@ A mutation changes the tree in place, writes it down (``emit``), and puts it bac
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from sqlglot import expressions as exp
+from sqlglot.errors import SqlglotError
 
-from nl2sql.eval.suites.source import SourceDatabase, TableSource
+from nl2sql.errors import UsageError
+from nl2sql.eval.suites.arena import SourceDatabase, TableSource
+from nl2sql.sql.parse import parse_bounded
 
 # --------------------------------------------------------- which table and column a reference means
 
@@ -55,10 +58,11 @@ class Scope:
         assert table is not None, ref
         return table
 
-    def column(self, ref: Ref) -> exp.Column:
+    def column(self, ref: Ref, *, qualified: bool = False) -> exp.Column:
         """A column node for ``ref``, qualified where there are several sources."""
         table = self.table(ref)
-        qualifier = exp.to_identifier(self.names[ref[0]]) if len(self.sources) > 1 else None
+        qualified = qualified or len(self.sources) > 1
+        qualifier = exp.to_identifier(self.names[ref[0]]) if qualified else None
         return exp.Column(this=exp.to_identifier(table.names[ref[1]]), table=qualifier)
 
     def refs(self) -> Iterator[Ref]:
@@ -66,9 +70,13 @@ class Scope:
             if table is not None:
                 yield from ((alias, index) for index in range(len(table.names)))
 
-    def own(self, kind: type[Any]) -> Iterator[Any]:
-        """Nodes of a kind that belong to this SELECT and not to one inside it."""
-        for node in self.select.find_all(kind):
+    def may_be_null(self, ref: Ref) -> bool:
+        """Whether a column may hold NULL, by the schema or by an outer join."""
+        return self.table(ref).nullable[ref[1]] or any(join.side for join in self.select.args.get("joins") or ())
+
+    def own(self, *kinds: type[Any]) -> Iterator[Any]:
+        """Nodes of some kinds that belong to this SELECT and not to one inside it."""
+        for node in self.select.find_all(*kinds):
             if node is not self.select and node.find_ancestor(exp.Select) is self.select:
                 yield node
 
@@ -90,6 +98,31 @@ def scopes_of(tree: exp.Expr, source: SourceDatabase) -> dict[int, Scope]:
     return scopes
 
 
+def parse_gold(sql: str, source: SourceDatabase) -> exp.Query:
+    """The tree of a gold; double-quoted text that names no column becomes a string, as SQLite reads it.
+
+    Raises UsageError for what is not one query that sqlglot can read.
+    """
+    try:
+        tree = parse_bounded(sql)
+    except SqlglotError as error:
+        raise UsageError(f"no neighbours of a query that does not parse: {str(error).splitlines()[0]}") from None
+    if not isinstance(tree, exp.Query):
+        raise UsageError(f"no neighbours of {type(tree).__name__}; expected a SELECT")
+    scopes = scopes_of(tree, source)
+    for column in list(tree.find_all(exp.Column)):
+        identifier = column.this
+        if column.table or not isinstance(identifier, exp.Identifier) or not identifier.quoted:
+            continue
+        select = column.find_ancestor(exp.Select)
+        scope = scopes.get(id(select)) if select else None
+        aliases = {item.alias.lower() for s in scopes.values() for item in s.select.expressions if item.alias}
+        known = column.name.lower() in aliases
+        if scope and not known and scope.find(column) is None and all(t is not None for t in scope.sources.values()):
+            column.replace(exp.Literal.string(column.name))
+    return tree
+
+
 def and_parts(node: exp.Expr | None) -> Iterator[exp.Expr]:
     """The parts of a condition that all have to hold."""
     if node is None:
@@ -103,197 +136,21 @@ def and_parts(node: exp.Expr | None) -> Iterator[exp.Expr]:
         yield node
 
 
-# ----------------------------------------------------------- changes that cannot show in the answer
-# Rules of thumb over one SELECT, for what is common. Where one errs, a neighbour is missing or one
-# is made that nothing can kill: no verdict on a database rests on them.
-
-AGGREGATES = (exp.Count, exp.Sum, exp.Avg, exp.Min, exp.Max)
-REJECTING = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.Like, exp.In, exp.Between)
-
-
-def never_null(scope: Scope, ref: Ref) -> bool:
-    """No row that passes the conditions has NULL in this column."""
-    return ref in _tested(scope) or not null_before_conditions(scope, ref)
-
-
-def null_before_conditions(scope: Scope, ref: Ref) -> bool:
-    """The column may hold NULL, by the schema or by an outer join."""
-    return ref[0] in _filled(scope) or scope.table(ref).nullable[ref[1]]
-
-
-def nulls_ignored(scope: Scope, ref: Ref) -> bool:
-    """The one row that is shown holds aggregates of this column alone."""
-    items = [item.unalias() for item in scope.select.expressions]
-    if scope.select.args.get("group") or scope.select.args.get("having"):
-        return False
-    return all(isinstance(item, AGGREGATES) and scope.ref(_argument(item)) == ref for item in items)
-
-
-def one_row(scope: Scope) -> bool:
-    """At most one row: aggregates without GROUP BY, or a whole key is fixed."""
-    select = scope.select
-    if select.args.get("group"):
-        return False
-    nodes = [node for item in select.expressions for node in item.find_all(*AGGREGATES)]
-    plain = any(
-        node.find_ancestor(exp.Select) is select
-        and node.find_ancestor(exp.Window) is None
-        and not node.args.get("expressions")  # MAX(a, b) is no aggregate
-        for node in nodes
-    )
-    return plain or _holds_key(scope, fixed(scope))
-
-
-def distinct_is_idle(scope: Scope) -> bool:
-    """The rows differ already, or nobody sees whether they do."""
-    select = scope.select
-    if one_row(scope) or _duplicates_unseen(select):
-        return True
-    items = [item.unalias() for item in select.expressions]
-    group = select.args.get("group")
-    if group:
-        texts = {item.sql("sqlite").lower() for item in items}
-        names = {item.alias.lower() for item in select.expressions if item.alias}
-        return all(key.sql("sqlite").lower() in texts | names for key in group.expressions)
-    everything = any(isinstance(item, exp.Star) for item in items)
-    return _holds_key(scope, scope.refs() if everything else _refs(scope, items))
-
-
-def counted_once(scope: Scope, node: exp.Expr) -> bool:
-    """No value of the column that is counted occurs twice within a group."""
-    group = scope.select.args.get("group")
-    return _holds_key(scope, _refs(scope, [node, *(group.expressions if group else ())]))
-
-
-def outer_join_is_idle(scope: Scope, join: exp.Join, side: str) -> bool:
-    """INNER and ``side`` JOIN give the same: every row has a partner, or a condition drops those without."""
-    first = scope.select.args["from_"].this.alias_or_name.lower()
-    lonely = first if side == "RIGHT" else join.this.alias_or_name.lower()
-    if any(ref[0] == lonely for ref in _tested(scope, besides=join)):
-        return True
-    condition = join.args["on"]
-    if not isinstance(condition, exp.EQ):
-        return False
-    left, right = scope.ref(condition.this), scope.ref(condition.expression)
-    return _refers(scope, left, right, lonely) or _refers(scope, right, left, lonely)
-
-
-def key_is_idle(scope: Scope, keys: Sequence[exp.Expr], ref: Ref) -> bool:
-    """Grouping by ``keys`` and by ``keys`` with this column is the same: they hold a key of its table."""
-    known = set(_refs(scope, keys))
-    known |= {b for pair in _equated(scope) for a, b in (pair, pair[::-1]) if a in known}
-    return ref in known or _holds(scope, ref[0], known)
-
-
-def equated(scope: Scope, left: Ref, right: Ref) -> bool:
-    """A join or a condition says that the two columns are equal."""
-    return any({left, right} == set(pair) for pair in _equated(scope))
-
-
-def fixed(scope: Scope) -> set[Ref]:
-    """Columns that WHERE equates with a constant."""
-    parts = and_parts(scope.select.args["where"].this if scope.select.args.get("where") else None)
-    equal = [part for part in parts if isinstance(part, exp.EQ) and isinstance(part.expression, exp.Literal)]
-    return set(_refs(scope, [part.this for part in equal]))
-
-
-def _argument(node: exp.Expr) -> Any:
-    inner = node.this
-    return inner.expressions[0] if isinstance(inner, exp.Distinct) and inner.expressions else inner
-
-
-def _refs(scope: Scope, nodes: Iterable[Any]) -> list[Ref]:
-    return [ref for node in nodes if (ref := scope.ref(node))]
-
-
-def _held(scope: Scope, besides: exp.Join | None = None) -> Iterator[exp.Expr]:
-    """Conditions that every row passes: of WHERE and of the inner joins, but for one join."""
-    select = scope.select
-    yield from and_parts(select.args["where"].this if select.args.get("where") else None)
-    for join in select.args.get("joins") or []:
-        if not join.side and join is not besides:
-            yield from and_parts(join.args.get("on"))
-
-
-def _tested(scope: Scope, besides: exp.Join | None = None) -> set[Ref]:
-    """Columns whose NULL fails a condition."""
-    return {ref for part in _held(scope, besides) for ref in _failing(scope, part)}
-
-
-def _failing(scope: Scope, part: exp.Expr) -> set[Ref]:
-    """Columns whose NULL fails this condition."""
-    if isinstance(part, exp.Paren):
-        return _failing(scope, part.this)
-    if isinstance(part, exp.Or):
-        return _failing(scope, part.this) & _failing(scope, part.expression)
-    inner = part.this if isinstance(part, exp.Not) else part
-    if isinstance(inner, REJECTING) or (isinstance(inner, exp.Is) and inner is not part):
-        return set(_refs(scope, [inner.this, inner.args.get("expression")]))
-    return set()
-
-
-def _equated(scope: Scope) -> list[tuple[Ref, Ref]]:
-    sides = [(scope.ref(part.this), scope.ref(part.expression)) for part in _held(scope) if isinstance(part, exp.EQ)]
-    return [(left, right) for left, right in sides if left and right]
-
-
-def _filled(scope: Scope) -> set[str]:
-    """Aliases whose rows an outer join may fill with NULLs."""
-    aliases: set[str] = set()
-    source = scope.select.args.get("from_")
-    seen = {source.this.alias_or_name.lower()} if source else set()
-    for join in scope.select.args.get("joins") or []:
-        side, alias = (join.side or "").upper(), join.this.alias_or_name.lower()
-        aliases |= {alias} if side in ("LEFT", "FULL") else set()
-        aliases |= seen if side in ("RIGHT", "FULL") else set()
-        seen.add(alias)
-    return aliases
-
-
-def _holds_key(scope: Scope, refs: Iterable[Ref]) -> bool:
-    """The only table's columns ``refs`` tell its rows apart."""
-    return len(scope.sources) == 1 and _holds(scope, next(iter(scope.sources)), set(refs))
-
-
-def _holds(scope: Scope, alias: str, refs: set[Ref]) -> bool:
-    table = scope.sources[alias]
-    keys = table.unique if table is not None else ()
-    return any(all((alias, c) in refs and never_null(scope, (alias, c)) for c in key) for key in keys)
-
-
-def _refers(scope: Scope, child: Ref | None, parent: Ref | None, lonely: str) -> bool:
-    """A foreign key that is never NULL, and the column of ``lonely`` that it refers to."""
-    if child is None or parent is None or parent[0] != lonely or null_before_conditions(scope, child):
-        return False
-    wanted = ((child[1],), scope.table(parent).name, (parent[1],))
-    return any((key.columns, key.parent, key.parent_columns) == wanted for key in scope.table(child).foreign_keys)
-
-
-def _duplicates_unseen(select: exp.Select) -> bool:
-    """Inside IN or EXISTS, or an operand of a set operation that drops duplicates."""
-    above: exp.Expr | None = select.parent
-    if select.args.get("limit"):
-        return False
-    if isinstance(above, (exp.Union, exp.Intersect, exp.Except)):
-        return bool(above.args.get("distinct"))
-    above = above.parent if isinstance(above, exp.Subquery) else above
-    return isinstance(above, (exp.In, exp.Exists))
-
-
 # ------------------------------------------------------------------------- the tree and its SELECTs
 
 PER_SITE = 4  # columns tried in place of one column, values in place of one constant
+AGGREGATES = (exp.Count, exp.Sum, exp.Avg, exp.Min, exp.Max)
 COMPARISONS = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE)
 SET_OPERATIONS = (exp.Union, exp.Intersect, exp.Except)
 
-NULLS, TIES, REPEATS = ("NULLs",), ("ties",), ("repeats",)  # ... NULLs, values that occur twice, rows that nearly do
+Touch: TypeAlias = tuple[str, int, Any]  # table, column, and the constant at which a neighbour parts from its gold
 
 
 @dataclass(frozen=True)
 class Neighbour:
     kind: str
     sql: str
-    touches: tuple[str, int, Any] | None = None  # table, column and what of it tells the two apart: a constant or ...
+    touches: Touch | None = None
 
 
 class Mutator:
@@ -309,22 +166,26 @@ class Mutator:
     def text(self) -> str:
         return self.holder.this.sql("sqlite")
 
-    def emit(self, kind: str, touches: tuple[str, int, Any] | None = None) -> None:
+    def emit(self, kind: str, touches: Touch | None = None) -> None:
         sql = self.text()
         self.neighbours.setdefault(sql, Neighbour(kind, sql, touches))
 
-    def swap(
-        self,
-        kind: str,
-        node: exp.Expr,
-        new: exp.Expr,
-        touches: tuple[str, int, Any] | None = None,
-    ) -> None:
-        with put(node, new):
-            self.emit(kind, touches)
+    def swap(self, kind: str, node: exp.Expr, new: exp.Expr, touches: Touch | None = None) -> None:
+        """Emit the tree with ``new`` in the place of ``node``."""
+        node.replace(new)
+        self.emit(kind, touches)
+        new.replace(node)
 
-    def touch(self, scope: Scope, ref: Ref | None, what: Any) -> tuple[str, int, Any] | None:
-        return (scope.table(ref).name, ref[1], what) if ref else None
+    def place(self, column: Any) -> tuple[Scope, Ref] | None:
+        """The stored column that a node is."""
+        scope = self.scope_of(column) if isinstance(column, exp.Column) else None
+        place = scope.find(column) if scope else None
+        return (place[0], place[1:]) if place else None
+
+    def touch(self, column: Any, constant: Any) -> Touch | None:
+        """The column of a comparison and the constant at which it turns."""
+        place, value = self.place(column), constant_value(constant)
+        return (place[0].table(place[1]).name, place[1][1], value) if place and value is not None else None
 
     def nodes(self, *kinds: type[Any]) -> list[Any]:
         return list(self.holder.find_all(*kinds))
@@ -333,37 +194,17 @@ class Mutator:
         select = node.find_ancestor(exp.Select)
         return self.scopes.get(id(select)) if select else None
 
-    def with_condition(
-        self,
-        kind: str,
-        scope: Scope,
-        condition: exp.Expr,
-        touches: tuple[str, int, Any] | None = None,
-    ) -> None:
-        select = scope.select
-        where = select.args.get("where")
-        if where is None:
-            with setting(select, "where", exp.Where(this=condition)):
-                self.emit(kind, touches)
-        else:
-            old = where.this
-            left = exp.Paren(this=old.copy()) if isinstance(old, exp.Or) else old.copy()
-            with setting(where, "this", exp.And(this=left, expression=condition)):
-                self.emit(kind, touches)
+    def with_condition(self, kind: str, scope: Scope, condition: exp.Expr, touches: Touch | None = None) -> None:
+        old = scope.select.args.get("where")
+        left = old.this.copy() if old is not None else None
+        left = exp.Paren(this=left) if isinstance(left, exp.Or) else left
+        new = exp.And(this=left, expression=condition) if left is not None else condition
+        with setting(scope.select, "where", exp.Where(this=new)):
+            self.emit(kind, touches)
 
     def some_refs(self, scope: Scope, count: int) -> list[Ref]:
         refs = list(scope.refs())
         return self.rng.sample(refs, min(count, len(refs)))
-
-
-@contextmanager
-def put(node: exp.Expr, new: exp.Expr) -> Iterator[None]:
-    """``new`` in the place of ``node`` for a while."""
-    node.replace(new)
-    try:
-        yield
-    finally:
-        new.replace(node)
 
 
 @contextmanager
@@ -377,24 +218,6 @@ def setting(node: exp.Expr, key: str, value: Any) -> Iterator[None]:
         node.set(key, old)
 
 
-def in_on(node: exp.Expr) -> bool:
-    join = node.find_ancestor(exp.Join, exp.Select)
-    return isinstance(join, exp.Join)
-
-
-def within(node: exp.Expr, ancestor: exp.Expr) -> bool:
-    above: exp.Expr | None = node
-    while above is not None:
-        if above is ancestor:
-            return True
-        above = above.parent
-    return False
-
-
-def condition_of(node: exp.Expr) -> exp.Expr | None:
-    return node.find_ancestor(*COMPARISONS, exp.Select)
-
-
 def own_values(scope: Scope, ref: Ref) -> list[Any]:
     """Values of the column in the original that are of its type and can be written as a constant."""
     table = scope.table(ref)
@@ -403,14 +226,9 @@ def own_values(scope: Scope, ref: Ref) -> list[Any]:
     return [v for v in values if not isinstance(v, str) or (0 < len(v) < 60 and v.isprintable())]
 
 
-def same_value(value: Any, text: str) -> bool:
-    try:
-        return str(value) == text or (not isinstance(value, str) and float(value) == float(text))
-    except ValueError:
-        return False
-
-
-def number(value: float) -> exp.Expr:
+def literal(value: Any) -> exp.Expr:
+    if isinstance(value, str):
+        return exp.Literal.string(value)
     return exp.Neg(this=exp.Literal.number(-value)) if value < 0 else exp.Literal.number(value)
 
 
