@@ -19,7 +19,6 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,15 +30,14 @@ from nl2sql.benchmarks import load_benchmark
 from nl2sql.databases.schema import Column, Schema, Table
 from nl2sql.errors import Nl2SqlError
 from nl2sql.eval.tables import table_markdown
-from nl2sql.sessions import wording
-from nl2sql.sessions.detection import Sentence
-from nl2sql.sessions.wording import Wording
+from nl2sql.sessions.detection import Wording, packaged, plain, schema_stems, tokens_of
 
 ROOT = Path(__file__).resolve().parent.parent
 TURNS = ROOT / "scripts" / "wording_turns.jsonl"
 MODEL = ROOT / "nl2sql" / "sessions" / "wording.json"
 SPIDER = 1500  # questions to fit on, and as many for the false alarms
 RIDGE, LEAST, TIMES, SUBJECTS = 0.5, 3, 4, 3
+HEAD = ["turns of", "later turns", "precision", "recall", "false alarms"]
 STANDS_ALONE = ("first", "topic_change", "stand_alone_with_cue", "independent")  # kinds of turns
 
 
@@ -64,11 +62,11 @@ def written(path: Path = TURNS) -> list[Case]:
     return cases
 
 
-def dialogues(splits: Iterable[str] = ("dev", "test", "extra")) -> list[Case]:
-    """The later turns of packaged dialogues; each of the batches of ``extra`` is an author."""
+def dialogues(name: str = "packaged-dialogues", splits: Iterable[str] = ("dev", "test", "extra")) -> list[Case]:
+    """The later turns of a benchmark's dialogues; each of the batches of ``extra`` is an author."""
     cases = []
     for split in splits:
-        benchmark = load_benchmark("packaged-dialogues", split=split)
+        benchmark = load_benchmark(name, split=split)
         for turn in filter(lambda question: question.history, benchmark.questions):
             batch = str(turn.meta["interaction_id"]).rsplit("-", 1)[-1][0]
             follows = str(turn.meta["kind"]) not in STANDS_ALONE
@@ -89,15 +87,8 @@ def spider(seed: int = 0) -> list[Case]:
     return [Case("spider", one.db_id, one.text, benchmark.database(one.db_id).schema(), False) for one in drawn]
 
 
-@cache
-def read(case: Case) -> tuple[frozenset[str], frozenset[str], tuple[str, ...]]:
-    """Words of tables and of columns, and the kinds of the rules' signs; each case is in the fit of many folds."""
-    sentence = Sentence(case.text, case.schema)
-    return sentence.tables, sentence.columns, tuple(sign.kind for sign in sentence.signs())
-
-
 def features(model: Wording, case: Case) -> dict[str, float]:
-    return model.features(case.text, *read(case))
+    return model.features(case.text, *schema_stems(case.schema))
 
 
 def vocabulary(cases: Sequence[Case]) -> frozenset[str]:
@@ -105,7 +96,7 @@ def vocabulary(cases: Sequence[Case]) -> frozenset[str]:
     times: Counter[str] = Counter()
     subjects = defaultdict(set)
     for case in cases:
-        for word in set(map(wording.plain, wording.tokens_of(case.text))):
+        for word in set(map(plain, tokens_of(case.text))):
             times[word] += 1
             subjects[word].add(case.database)
     return frozenset(word for word, count in times.items() if count >= TIMES and len(subjects[word]) >= SUBJECTS)
@@ -146,17 +137,24 @@ def percent(part: Any, whole: Any) -> str:
 
 def row(name: str, held: Sequence[Case], found: Any, alarms: Any) -> list[str]:
     leans = np.array([case.follows for case in held], bool)
-    rules = np.array([bool(read(case)[2]) for case in held], bool)
-    both = [value for said in (rules, found) for value in (percent(said & leans, said), percent(said & leans, leans))]
+    both = [percent(found & leans, found), percent(found & leans, leans)]
     return [name, str(len(held)), *both, percent(alarms, np.ones(len(alarms)))]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="fit on all and write the packaged model")
+    parser.add_argument(
+        "--held", metavar="FOLDER", help="how the packaged model does on these dialogues (conversations/build.py)"
+    )
     options = parser.parse_args()
+    if options.held:
+        held = dialogues(options.held, ["all"])
+        found = follows(packaged(), held)
+        print(table_markdown([HEAD[:-1], row("held", held, found, [])[:-1]]))
+        return 0
     turns, whole = [*written(), *dialogues()], spider()
-    rows = [["turns of", "later turns", "precision, rules", "recall, rules", "precision", "recall", "false alarms"]]
+    rows = [HEAD]
     for author in dict.fromkeys(case.author for case in turns):
         held = [case for case in turns if case.author == author]
         model = fit([case for case in turns if case.author != author] + whole[:SPIDER])

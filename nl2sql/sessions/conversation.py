@@ -56,9 +56,9 @@ from nl2sql.interfaces import (
     no_sink,
     without_adapter,
 )
-from nl2sql.sessions.detection import cue_words, names_nothing
+from nl2sql.sessions.detection import names_nothing
 from nl2sql.sessions.periods import period_of, said_again
-from nl2sql.sessions.resolution import Resolution, resolve
+from nl2sql.sessions.resolution import Resolution, cue_words, resolve
 from nl2sql.sessions.stores import MemoryStore, SessionStore
 from nl2sql.sessions.turns import (
     FIELDS,

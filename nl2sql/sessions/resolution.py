@@ -33,6 +33,8 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib.resources import files
 from typing import Any
 
 from nl2sql.agents import prompts
@@ -43,8 +45,9 @@ from nl2sql.databases.schema import Schema
 from nl2sql.databases.validation import validate_sql
 from nl2sql.errors import ModelError
 from nl2sql.interfaces import Model, Question, Resources, Turn
+from nl2sql.machine import from_yaml
 from nl2sql.models.embedded import embedded_models
-from nl2sql.sessions.detection import Evidence, cue_words, evidence_of, schema_stems
+from nl2sql.sessions.detection import Evidence, evidence_of, schema_stems
 from nl2sql.sessions.edits import edited
 from nl2sql.sessions.periods import in_period, period_of, said_again
 from nl2sql.sql.words import QUOTED, words
@@ -252,7 +255,7 @@ def beside_what_is_meant(
     question: Question, resources: Resources, config: Config, evidence: tuple[Evidence, ...]
 ) -> Resolution:
     """Strategies beside and rules: the SQL of the turn that is meant, edited, or as it is beside the question."""
-    turn = turn_meant(question.text, question.history, evidence)
+    turn = turn_meant(question.text, question.history)
     if sql := edited(question.text, turn.sql, resources.database):
         text = said_whole(turn.resolved_query or turn.user_query, question.text, turn.sql, sql)
         whole = replace(question, text=text, previous_sql=sql)
@@ -277,19 +280,26 @@ BY_RULES: dict[str, Strategy] = {
 }
 
 
-def turn_meant(question: str, history: Sequence[Turn], evidence: Sequence[Evidence]) -> Turn:
+def turn_meant(question: str, history: Sequence[Turn]) -> Turn:
     """The turn that a follow-up speaks of.
 
     That is the last turn, unless the question reaches back ("back to the stations", "those low stations again") and
     words of it name a table, column or value of an earlier turn's query that the last one's lacks.
     """
-    back = any(sign.kind == "cue" and sign.text in cue_words()["behind_the_last"] for sign in evidence)
-    pointing = [sign.text for sign in evidence if sign.kind == "pronoun" and sign.text.startswith(("th", "of th"))]
+    said = f" {' '.join(words(question))} "
+    back = any(f" {phrase} " in said for phrase in cue_words()["behind_the_last"])
     asked = _stems_of(question)
     scores = [2 * len(asked & _stems_of(turn.sql)) + len(asked & _stems_of(turn.user_query)) for turn in history]
-    if not (back or pointing) or scores[-1] >= max(scores):
+    if not back or scores[-1] >= max(scores):
         return history[-1]
     return history[max(range(len(history)), key=lambda at: (scores[at], at))]
+
+
+@cache
+def cue_words() -> dict[str, list[str]]:
+    """The packaged lists of words, read once."""
+    text = files("nl2sql.sessions").joinpath("cues.yaml").read_text(encoding="utf-8")
+    return {name: list(map(str, said)) for name, said in from_yaml(text).items()}
 
 
 def _stems_of(text: str) -> set[str]:

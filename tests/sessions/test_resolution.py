@@ -9,7 +9,6 @@ from nl2sql.agents import prompts
 from nl2sql.config import Config, build_config
 from nl2sql.interfaces import Question, Resources, Turn
 from nl2sql.models.scripted import ScriptedModel
-from nl2sql.sessions.detection import evidence_of
 from nl2sql.sessions.resolution import resolve, said_whole, strategy_of, turn_meant
 
 RULES = build_config({"session": {"resolve": "rules"}})
@@ -173,7 +172,7 @@ def test_the_turn_that_is_meant_is_the_last_unless_the_question_reaches_back(sal
     history = [COUNTED, regions]
 
     def meant(text: str) -> Turn:
-        return turn_meant(text, history, evidence_of(text, history, sales))
+        return turn_meant(text, history)
 
     assert meant("how many are there?") == regions
     assert meant("Back to the products: which of them are fragile?") == COUNTED
