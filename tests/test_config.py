@@ -20,7 +20,7 @@ from nl2sql.errors import UsageError
         "react.temperature=.inf",
         "react.temperature=1e-320",
         "candidates.temperature=0",
-        "candidates.weights.vote=.inf",
+        "candidates.vote_weight=.inf",
         "candidates.n=yes",
         "react.max_steps=true",
         "react.top_p=on",

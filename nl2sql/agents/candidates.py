@@ -2,10 +2,9 @@
 
 The candidates come from ``generate_sql``'s own prompt: the control's greedy answer, sampled ones, and one under the
 schema's grammar. Each distinct query goes through the loop's own tools (validate_sql, validate_constraints, run_sql)
-once. Where none runs, the best of the rest is repaired with its error; with ``reflection`` also one that runs and that
-a gate refuses. What the score is made of is in docs/candidates.md. For ablations beside the reference loop, ``react``
-(specification, section 10). Self-consistency [41] over results is its ``vote``, execution-guided choice [42] its
-``first_executable``.
+once. Where none runs, the best of the rest is repaired with its error. How one is chosen is in docs/candidates.md. For
+ablations beside the reference loop, ``react`` (specification, section 10). Self-consistency [41] over results is its
+``vote``, execution-guided choice [42] its ``first_executable``.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from typing import Any
 
 from nl2sql.agents.agent_tools import dispatch
 from nl2sql.agents.checks.literal_repair import repair_literals
-from nl2sql.agents.context.grounding import share_used
 from nl2sql.agents.context.linking import uncovered_share
 from nl2sql.agents.failures import EpisodeFailed
 from nl2sql.agents.opening import link, open_task, other_orders
@@ -63,7 +61,6 @@ def candidates(question: Question, resources: Resources, config: Config) -> Epis
     try:
         search.write_all()
         search.repair_until_one_runs()
-        search.reflect()
     except EpisodeFailed as failure:
         error = str(failure)
     return search.close(error)
@@ -203,16 +200,15 @@ class Search:
             seen.append(dispatch(state, action, {}))
             self.note(action, seen[-1])
         (valid, demanded, ran), why = seen, task.intent_mismatch(candidate.sql)
-        reasons = {  # in the order in which the loop would meet them
-            "valid": None if valid["valid"] is True else str(valid["reason"]),
-            "executes": None if ran["success"] else str(ran.get("error", "failed")),
-            "constraints": None if demanded["valid"] is True else str(demanded["reason"]),
-            "intent": f"intent_mismatch:{why}" if why else None,
-        }
-        candidate.refusal = next((reason for reason in reasons.values() if reason is not None), None)
-        candidate.parts |= {name: float(reason is None) for name, reason in reasons.items()}
-        candidate.parts |= {"rows": float(tells(task.result_of(candidate.sql))), "probability": likely}
-        candidate.parts["values"] = share_used(candidate.sql, task.values)
+        reasons = (  # in the order in which the loop would meet them
+            None if valid["valid"] is True else str(valid["reason"]),
+            None if ran["success"] else str(ran.get("error", "failed")),
+            None if demanded["valid"] is True else str(demanded["reason"]),
+            f"intent_mismatch:{why}" if why else None,
+        )
+        candidate.refusal = next((reason for reason in reasons if reason is not None), None)
+        rows = float(tells(task.result_of(candidate.sql)))
+        candidate.parts |= {"executes": float(ran["success"] is True), "rows": rows, "probability": likely}
         if self.settings.suspicion_weight and candidate.runs:
             candidate.suspected = task.suspected_by(candidate.sql)
 
@@ -228,14 +224,6 @@ class Search:
             if not left or any(candidate.runs for candidate in self.candidates):
                 return
             self.repair(left[0])
-
-    def reflect(self) -> None:
-        """With ``reflection``: a best candidate that runs and that a gate refuses is repaired with the reason. Where
-        likelihoods or the order of writing choose, a repair cannot win, and none is asked for."""
-        if self.settings.reflection and self.settings.choose == "score" and self.candidates:
-            best = self.ranking()[0]
-            if best.runs and best.refusal and not best.repaired:
-                self.repair(best)
 
     def repair(self, candidate: Candidate) -> None:
         """One more candidate, by ``repair_sql`` [2]. How likely the model holds it is not comparable: not known."""

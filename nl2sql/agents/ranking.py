@@ -1,7 +1,5 @@
 """The candidates of a question: how they compare, which is the best, and how sure it is.
 
->>> weighted_score({"vote": 0.5, "constraints": None}, ScoreWeights())
-0.5
 >>> oslo, bergen = (RunResult(True, rows=((city,),)) for city in ("Oslo", "Bergen"))
 >>> agreement([oslo, bergen, oslo])
 [2, 1, 2]
@@ -17,11 +15,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from nl2sql.config import CandidatesConfig, ScoreWeights
+from nl2sql.config import CandidatesConfig
 from nl2sql.interfaces import Completion, RunResult
 from nl2sql.machine import from_yaml
 
-PARTS = tuple(ScoreWeights.model_fields)
+PARTS = ("executes", "rows", "vote", "probability")
 WEIGHTS_FILE = Path(__file__).with_name("confidence.yaml")
 LEAST = 1e-4  # no confidence is lower, and none higher than one minus this
 _LEAST = 1e-300  # a probability whose logarithm can be taken, for those that are not known
@@ -107,34 +105,29 @@ def rank(entries: Sequence[Candidate], results: Sequence[RunResult], settings: C
     copies = [len(candidate.steps) for candidate in entries]
     for candidate, count in zip(entries, agreement(results, copies), strict=True):
         candidate.parts["vote"] = count / sum(copies)
-        candidate.score = weighted_score(candidate.parts, settings.weights)
-    return sorted(entries, key=lambda candidate: (not candidate.sql, *_place(candidate, settings)))
+        candidate.score = _score(candidate, settings)
+
+    def place(candidate: Candidate) -> tuple[float, ...]:  # what gives nothing comes last [42]
+        told = settings.choose != "logprob" or bool(candidate.parts["rows"])
+        return (not candidate.sql, not candidate.runs, not told, -candidate.score)
+
+    return sorted(entries, key=place)
 
 
-def _place(candidate: Candidate, settings: CandidatesConfig) -> tuple[float, ...]:
-    """The sort key that decides between candidates; the smallest is the best."""
-    parts = {name: value or 0.0 for name, value in candidate.parts.items()}
-    if settings.choose == "score":
-        return (-candidate.score,)
-    if settings.choose == "vote":
-        return (not candidate.runs, -parts["vote"])
+def _score(candidate: Candidate, settings: CandidatesConfig) -> float:
+    """What decides between candidates that run; the highest is the best."""
     if settings.choose == "first_executable":
-        return (not candidate.runs,)
-    likely = log_likelihood(parts) + settings.vote_weight * math.log(max(parts["vote"], _LEAST))
-    likely -= settings.suspicion_weight * bool(candidate.suspected)
-    return (not candidate.runs, -parts["rows"], -likely)  # what fails and what gives nothing comes last [42]
+        return 0.0
+    vote = candidate.parts["vote"] or 0.0
+    if settings.choose == "vote":
+        return vote
+    likely = log_likelihood(candidate.parts) + settings.vote_weight * math.log(max(vote, _LEAST))
+    return likely - settings.suspicion_weight * bool(candidate.suspected)
 
 
 def log_likelihood(parts: Mapping[str, float | None]) -> float:
     """The logarithm of a candidate's ``probability``; that of a tiny one where it is not known."""
     return math.log(max(parts["probability"] or 0.0, _LEAST))
-
-
-def weighted_score(parts: Mapping[str, float | None], weights: ScoreWeights) -> float:
-    """The weighted mean of the parts that are known, from 0 to 1."""
-    known = {name: value for name, value in parts.items() if value is not None}
-    total = sum(getattr(weights, name) for name in known)
-    return sum(getattr(weights, name) * value for name, value in known.items()) / total if total else 0.0
 
 
 def probability(completion: Completion, length_penalty: float) -> float | None:

@@ -126,20 +126,6 @@ class RepairConfig(_Frozen):
     threshold: float = Field(0.7, ge=0, le=1)  # cosine from which on a fix is shown
 
 
-class ScoreWeights(_Frozen):
-    """The weights of a candidate's score, by part (docs/candidates.md). As given, a query that runs comes before any
-    that does not: ``executes`` outweighs whatever a failed query can have."""
-
-    executes: float = Field(6.0, ge=0)
-    valid: float = Field(1.0, ge=0)
-    constraints: float = Field(1.0, ge=0)
-    intent: float = Field(1.0, ge=0)
-    rows: float = Field(1.0, ge=0)
-    values: float = Field(1.0, ge=0)
-    vote: float = Field(3.0, ge=0)
-    probability: float = Field(1.0, ge=0)
-
-
 class CandidatesConfig(_Frozen):
     """The candidate-driven agent: ``n`` queries for a question, of which the best is given (docs/candidates.md)."""
 
@@ -150,12 +136,11 @@ class CandidatesConfig(_Frozen):
     temperature: float = Field(0.8, ge=COLDEST)  # of the others
     top_p: float = Field(0.95, gt=0, le=1)  # of the others
     # among those that run
-    choose: Literal["first_executable", "vote", "logprob", "score"] = "score"
-    length_penalty: float = Field(1.0, ge=0, le=1)  # of probability: 1 the mean per token, 0 the whole query's
+    choose: Literal["first_executable", "vote", "logprob"] = "logprob"
+    length_penalty: float = Field(0.0, ge=0, le=1)  # of probability: 1 the mean per token, 0 the whole query's
     # of choose logprob: of log(share of the candidates with the same rows), beside the query's own
-    vote_weight: float = Field(0.0, ge=0)
-    suspicion_weight: float = Field(0.0, ge=0)  # taken off a suspicious candidate; 0: not looked at
-    weights: ScoreWeights = ScoreWeights()
+    vote_weight: float = Field(1.0, ge=0)
+    suspicion_weight: float = Field(2.0, ge=0)  # taken off a suspicious candidate; 0: not looked at
     # of choose logprob: no other candidate is asked for where the greedy one is so likely and not suspicious; 0: never
     sure: float = Field(0.0, ge=0, le=1)
     # no further view is asked where so large a share gives the same rows; 0: never
@@ -164,7 +149,6 @@ class CandidatesConfig(_Frozen):
     # with choose logprob: no answer below it (docs/candidates.md)
     min_confidence: float = Field(0.0, ge=0, le=1)
     retry: int = Field(1, ge=0, le=10)  # repairs, where no candidate runs
-    reflection: bool = False  # of choose score: one repair, where the best candidate runs and a gate refuses it
 
     @property
     def asks_greedy_alone(self) -> bool:
@@ -344,10 +328,7 @@ class Config(_Frozen):
 
 
 CHECKS: dict[str, Any] = {"explain": True, "suggestions": True}  # beyond the specification's
-LIKELIEST: dict[str, Any] = {  # of several queries, by the model's own probability, votes and suspicions
-    **{"choose": "logprob", "temperature": 1.3, "length_penalty": 0.0},
-    **{"vote_weight": 1.0, "suspicion_weight": 2.0},
-}
+LIKELIEST: dict[str, Any] = {"temperature": 1.3}  # samples that differ
 HELPED: dict[str, Any] = {"schema_text": {"values": 4}, "repair": {"deterministic": True}}
 SWITCHES = (  # of react_plus: on
     *("best_so_far", "repeat_hint", "skip_forced_calls", "auto_finish", "stop_at_action"),

@@ -83,9 +83,7 @@ def parts(inputs: Path) -> dict[str, list[str]]:
         "scripted_candidates": scripted("candidates", control=True),
         "scripted_candidates_vote": scripted("candidates", *sets("candidates.choose=vote", "candidates.retry=2")),
         "scripted_candidates_first": scripted("candidates", *sets("candidates.choose=first_executable")),
-        "scripted_candidates_logprob": scripted(
-            "candidates", *sets("candidates.choose=logprob", "candidates.views=2", "candidates.reflection=true")
-        ),
+        "scripted_candidates_logprob": scripted("candidates", *sets("candidates.choose=logprob", "candidates.views=2")),
         "scripted_candidates_deterministic": scripted(
             "candidates", *sets("repair.deterministic=true", "candidates.n=3", "schema_text.values=4")
         ),

@@ -17,18 +17,16 @@ from typing import Any
 import pytest
 import yaml
 from fixture_lines import read_cases
-from hypothesis import given
-from hypothesis import strategies as st
 
 from nl2sql.agents.candidates import ReactSqlAgent, Search, candidates
 from nl2sql.agents.controllers import answer, get_controller, with_preset
 from nl2sql.agents.opening import open_task
-from nl2sql.agents.ranking import PARTS, Candidate, rank, weighted_score
+from nl2sql.agents.ranking import PARTS, Candidate, rank
 from nl2sql.agents.record import Episode
 from nl2sql.agents.resources import fitted
 from nl2sql.agents.task import State
 from nl2sql.benchmarks import load_benchmark
-from nl2sql.config import CandidatesConfig, ScoreWeights, build_config
+from nl2sql.config import CandidatesConfig, build_config
 from nl2sql.databases.sqlite.database import SqliteDatabase
 from nl2sql.errors import DatabaseError, ModelError
 from nl2sql.interfaces import Completion, Message, Question, Resources, RunResult
@@ -42,7 +40,8 @@ RIGHT = "SELECT name FROM customers WHERE city = 'Bern';"
 ALSO_RIGHT = "SELECT c.name FROM customers AS c WHERE c.city = 'Bern';"
 WRONG = "SELECT name FROM customers WHERE city = 'Basel';"
 FAILS = "SELECT nam FROM customers;"
-CHOICES = ("first_executable", "vote", "logprob", "score")
+ALONE = {"vote_weight": 0, "suspicion_weight": 0}  # the query's own probability decides
+CHOICES = ("first_executable", "vote", "logprob")
 KEYS = read_cases("query_keys.txt")
 
 
@@ -131,9 +130,9 @@ def test_a_repair_that_runs_is_the_answer(choose: str, shop: Path) -> None:
 def test_the_vote_beats_the_greedy_answer_and_the_first_that_runs_does_not(shop: Path) -> None:
     replies = [WRONG, RIGHT, ALSO_RIGHT]
     assert ask(shop, replies, n=3, choose="first_executable").sql == WRONG
-    for choose in ("vote", "score"):
+    for choose in ("vote", "logprob"):
         assert ask(shop, replies, n=3, choose=choose).sql == RIGHT
-    assert ask(shop, replies, n=3, weights={"vote": 0}).sql == WRONG
+    assert ask(shop, replies, n=3, **ALONE).sql == WRONG
 
 
 def test_a_likelier_query_that_gives_nothing_comes_after_one_that_gives_rows(shop: Path) -> None:
@@ -144,7 +143,7 @@ def test_a_likelier_query_that_gives_nothing_comes_after_one_that_gives_rows(sho
 
 def test_the_likelier_query_is_chosen_by_logprob_per_token(shop: Path) -> None:
     logprobs = [-9.0, -9.5, -0.1]  # the second has more tokens; the last does not run
-    episode = ask(shop, Told([WRONG, ALSO_RIGHT, FAILS], logprobs), n=3, choose="logprob")
+    episode = ask(shop, Told([WRONG, ALSO_RIGHT, FAILS], logprobs), n=3, length_penalty=1.0, **ALONE)
     assert episode.sql == ALSO_RIGHT
     shares = {one["sql"]: one["parts"]["probability"] for one in ranking(episode)}
     assert 0 < shares[WRONG] < shares[ALSO_RIGHT] < shares[FAILS] < 1
@@ -156,7 +155,7 @@ def test_without_a_length_penalty_the_whole_query_s_probability_decides(
     length_penalty: float, chosen: str, shop: Path
 ) -> None:
     told = Told([WRONG, ALSO_RIGHT], [-9.0, -9.5])  # the second has more tokens
-    assert ask(shop, told, n=2, choose="logprob", length_penalty=length_penalty).sql == chosen
+    assert ask(shop, told, n=2, length_penalty=length_penalty, **ALONE).sql == chosen
 
 
 class Prompted(ScriptedModel):
@@ -202,36 +201,11 @@ def test_a_query_is_as_likely_as_the_view_that_likes_it_most_says(shop: Path) ->
     )
 
 
-def test_a_gate_s_part_decides_between_queries_that_run_and_can_be_cut(shop: Path) -> None:
-    asked = {"nlq": "How many customers are there?", "n": 2}
-    names, count = "SELECT name FROM customers;", "SELECT COUNT(*) FROM customers;"
-    episode = ask(shop, [names, count], **asked)
-    assert episode.sql == count
-    best, other = ranking(episode)
-    assert best["refusal"] is None and other["refusal"] and best["score"] > other["score"]
-    assert ask(shop, [names, count], **asked, weights={"constraints": 0, "intent": 0}).sql == names
-
-
-def test_the_question_s_values_decide_between_queries_that_run_where_they_are_shown(shop: Path) -> None:
-    without = "SELECT name FROM customers;"
-    for values, expected in ((4, RIGHT), (0, without)):
-        episode = ask(shop, [without, RIGHT], n=2, values=values)
-        assert episode.sql == expected
-
-
 def test_a_result_that_says_nothing_comes_behind_one_that_does(shop: Path) -> None:
     nothing = "SELECT name FROM customers WHERE city = 'bern';"
     episode = ask(shop, [nothing, RIGHT], n=2)
     assert episode.sql == RIGHT
     assert [one["parts"]["rows"] for one in ranking(episode)] == [1.0, 0.0]
-
-
-def test_reflection_repairs_a_best_candidate_that_a_gate_refuses_and_is_off(shop: Path) -> None:
-    asked = {"nlq": "How many customers are there?", "n": 1}
-    names, count = "SELECT name FROM customers;", "SELECT COUNT(*) FROM customers;"
-    assert ask(shop, [names], **asked).sql == names
-    assert ask(shop, [names, count], **asked, reflection=True).sql == count
-    assert len(ask(shop, [count], **asked, reflection=True).calls) == 1
 
 
 # ----------------------------------------------------------------------------------------------------- executions
@@ -245,7 +219,7 @@ def test_only_writings_of_one_query_are_one_candidate(same: str, pair: str) -> N
 
 def test_duplicates_are_executed_once_and_vote_as_often_as_they_were_written(shop: Path) -> None:
     replies = [WRONG, RIGHT, RIGHT.lower().replace("'bern'", "'Bern'"), "SELECT name\nFROM customers WHERE city='Bern'"]
-    config = build_config({"candidates": {"n": 4, "constrained": False}})
+    config = build_config({"candidates": {"n": 4, "constrained": False, "suspicion_weight": 0}})
     with Counted(shop) as database:
         episode = ReactSqlAgent(database, ScriptedModel(replies), config).answer(QUESTION)
         assert database.executed == 2 and episode.flags["distinct"] == 2
@@ -287,26 +261,10 @@ def test_the_same_seed_gives_the_same_candidates_and_another_seed_others(shop: P
     assert written(0) == written(0) != written(1)
 
 
-PART = st.floats(0, 1)
-
-
-@given(st.fixed_dictionaries(dict.fromkeys(PARTS, PART)), st.fixed_dictionaries(dict.fromkeys(PARTS, PART)))
-def test_by_the_default_weights_no_query_that_fails_outranks_one_that_runs(
-    runs: dict[str, float], fails: dict[str, float]
-) -> None:
-    weights = ScoreWeights()
-    failed = {**fails, "executes": 0.0, "rows": 0.0, "vote": 0.0}
-    assert weighted_score({**runs, "executes": 1.0}, weights) > weighted_score(failed, weights)
-    assert 0 <= weighted_score(failed, weights) <= weighted_score({**runs, "executes": 1.0}, weights) <= 1
-
-
-def test_the_page_has_the_weights_in_force_and_a_grid_that_can_be_carried_out() -> None:
+def test_the_page_has_a_grid_that_can_be_carried_out() -> None:
     page = (Path(__file__).parents[2] / "docs" / "candidates.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `(\w+)` \|.*\| (\d+) \|$", page, re.MULTILINE)
-    told = {name: float(weight) for name, weight in rows if name in PARTS}
-    assert told == ScoreWeights().model_dump()
     grid = yaml.safe_load(page.partition("```yaml\n")[2].partition("```")[0])
-    assert len(expand(grid)) == 1 + 3 + 3 + 1 + 1 + 1
+    assert len(expand(grid)) == 1 + 2 + 3 + 1 + 1 + 1 + 1
 
 
 # ------------------------------------------------------------------------------------------------------------ runs
@@ -444,11 +402,12 @@ def test_likelihoods_choose_with_votes_and_without_what_is_suspicious() -> None:
     results = [RunResult(True, rows=((entry.sql,),)) for entry in entries]
 
     def order(**settings: float) -> list[Candidate]:
-        return rank(entries, results, CandidatesConfig(choose="logprob", length_penalty=0.0, **settings))
+        return rank(entries, results, CandidatesConfig(**{**ALONE, **settings}))
 
     assert order() == [odd, likely, often]
     assert order(suspicion_weight=2.0) == [likely, often, odd]
     assert order(vote_weight=1.0, suspicion_weight=2.0) == [often, likely, odd], "0.3 * 3 is more than 0.5"
+    assert rank(entries, results, CandidatesConfig()) == [often, likely, odd]
 
 
 class NoPlans(SqliteDatabase):
@@ -464,12 +423,9 @@ def test_a_check_that_fails_does_not_lose_the_query_that_it_was_about(shop: Path
     assert (episode.sql, episode.error, episode.finish) == (RIGHT, "database: the database is gone", "error")
 
 
-def test_a_repair_by_samples_may_be_the_query_that_it_repairs(shop: Path) -> None:
-    asked, refused = "How many customers are there?", "SELECT name FROM customers;"
-    model = ScriptedModel([refused, "SELECT name, city FROM customers", "SELECT city, name FROM customers"])
-    react = {"repair_samples": 2}
+def test_a_repair_may_be_one_of_more_samples(shop: Path) -> None:
+    config = build_config({"react": {"repair_samples": 2}, "candidates": {"n": 1}})
     with SqliteDatabase(shop) as database:
-        resources = Resources(model, database)
-        config = build_config({"react": react, "candidates": {"n": 1, "reflection": True}})
-        episode = candidates(Question(asked), resources, config)
-    assert episode.error is None and episode.flags["repairs"] == 1
+        resources = Resources(ScriptedModel([FAILS, FAILS, RIGHT]), database)
+        episode = candidates(Question(QUESTION), resources, config)
+    assert (episode.sql, episode.error, episode.flags["repairs"]) == (RIGHT, None, 1)

@@ -10,7 +10,7 @@ import duckdb
 import pytest
 import yaml
 
-from nl2sql.agents.context.grounding import ground, share_used, values_line, with_values
+from nl2sql.agents.context.grounding import ground, values_line, with_values
 from nl2sql.agents.single_shot import single_shot
 from nl2sql.config import Config, SchemaConfig
 from nl2sql.databases.engines import open_database
@@ -103,14 +103,6 @@ def test_prompts_show_values_only_where_asked_for(harbour):
     without, with_them = shown
     assert "Values:" not in without
     assert with_them == without.replace("New York.\n", "New York.\nValues: port.city = 'New York'\n")
-
-
-def test_a_query_uses_the_values_that_the_question_names_or_not(harbour):
-    found = ground("Norwegian ships: class Ocean Liner, or of O'Hara", harbour)
-    assert share_used("SELECT * FROM ship WHERE class = 'Ocean Liner' AND name = 'O''Hara'", found) == 1.0
-    assert share_used("SELECT * FROM ship WHERE class = 'Ocean Liner'", found) == 0.5
-    assert share_used("SELECT * FROM ship", found) == 0.0
-    assert share_used("SELECT * FROM ship", ()) is None
 
 
 def test_values_are_found_on_another_engine(tmp_path, monkeypatch):

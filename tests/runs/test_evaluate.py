@@ -46,7 +46,7 @@ def oracle(limit: int, right: int) -> dict[str, Any]:
 def test_a_run_has_no_budget_of_seconds_unless_it_is_set(tmp_path: Path) -> None:
     model = ScriptedModel(["SELECT 1"] * 99)
     for name, own, seconds in (("a", {}, 0.0), ("b", {"seconds": 7.0}, 7.0)):
-        config = build_config({"eval": {"replicas": 0}, "candidates": {"choose": "score", **own}})
+        config = build_config({"eval": {"replicas": 0}, "candidates": {**own}})
         evaluate("packaged", model, "best", limit=1, control=False, config=config, out=tmp_path / name, progress=False)
         assert Run.load(tmp_path / name).manifest["config"]["candidates"]["seconds"] == seconds
 

@@ -87,15 +87,6 @@ def with_values(nlq: str, database: Database, k: int, asked: str | None = None) 
     return "\n".join(filter(None, (nlq, values_line(matches, database.dialect)))), matches
 
 
-def share_used(sql: str, matches: Sequence[Match]) -> float | None:
-    """The share of the places in the question that name a value whose value ``sql`` holds; None without any."""
-    named: dict[tuple[int, int], bool] = {}
-    for match in matches:
-        place = (match.start, match.end)
-        named[place] = named.get(place, False) or quote_text(match.value) in sql
-    return sum(named.values()) / len(named) if named else None
-
-
 def values_line(matches: Sequence[Match], dialect: str = "sqlite") -> str:
     """``Values: city.name = 'Oslo', ...``, in the order of the question; empty without matches."""
     if not matches:
