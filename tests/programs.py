@@ -1,4 +1,4 @@
-"""Commands and scripts in the process of the tests: torch is imported once, the embedded model is loaded once.
+"""Commands and scripts in the process of the tests: torch is imported once, the embedded model is opened once.
 
 A test of what a process does (its exit at Ctrl-C, what it imports, how it is killed) starts one of its own.
 """
@@ -6,12 +6,13 @@ A test of what a process does (its exit at Ctrl-C, what it imports, how it is ki
 from __future__ import annotations
 
 import contextlib
+import io
 import runpy
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -19,12 +20,19 @@ from unittest import mock
 SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
 
 
-def command(*words: object, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """``nl2sql WORDS`` in the folder ``cwd``."""
+def command(*words: object, cwd: Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    """``nl2sql WORDS`` in the folder ``cwd``; ``stdin`` is what is piped to it."""
     from nl2sql.cli import main
 
-    with contextlib.chdir(cwd), _weights_kept():
+    piped = io.TextIOWrapper(io.BytesIO(stdin.encode()), encoding="utf-8")
+    with contextlib.chdir(cwd), _models_kept(), mock.patch.object(sys, "stdin", piped):
         return _ended(["nl2sql", *map(str, words)], main)
+
+
+def code(text: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """``python -c TEXT`` in the folder ``cwd``."""
+    with contextlib.chdir(cwd), _models_kept():
+        return _ended(["-c"], lambda: exec(compile(text, "<code>", "exec"), {"__name__": "__main__"}))
 
 
 def script(name: str, *words: object) -> subprocess.CompletedProcess[str]:
@@ -45,16 +53,20 @@ def _ended(words: list[str], program: Callable[[], Any]) -> subprocess.Completed
 
 
 @contextlib.contextmanager
-def _weights_kept() -> Iterator[None]:
-    """Within it, weights that were loaded in the same way before are taken again; engines are new each time."""
-    import nl2sql.models.local
+def _models_kept() -> Iterator[None]:
+    """Within it, an embedded model that was opened so before answers again, with the prompts it has read."""
+    import nl2sql.models
 
-    with mock.patch.object(nl2sql.models.local, "load_parts", _load_parts):
+    with mock.patch.object(nl2sql.models, "_open", partial(_opened, nl2sql.models._open)):
         yield
 
 
-@lru_cache(maxsize=2)
-def _load_parts(*source: Any, **how: Any) -> Any:
-    from nl2sql.models.load import load_parts
+def _opened(real: Callable[..., Any], source: Any, *how: Any) -> Any:
+    return _kept(real, source, *how) if source.kind == "embedded" else real(source, *how)
 
-    return load_parts(*source, **how)
+
+@lru_cache(maxsize=2)
+def _kept(real: Callable[..., Any], *how: Any) -> Any:
+    model = real(*how)
+    model.close = lambda: None  # what a command that was lent it would do; it ends with this process
+    return model

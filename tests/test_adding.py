@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
+import programs
 import pytest
 
 from nl2sql.benchmarks import load_benchmark
@@ -39,7 +38,7 @@ def test_the_code_of_a_page_runs(page: str, tmp_path: Path) -> None:
     replies = {"*": single} if page == "benchmark" else {"*": REPLIES}
     script = {"on_exhausted": "repeat", "replies": replies}
     (tmp_path / "script.json").write_text(json.dumps(script), encoding="utf-8")
-    done = subprocess.run([sys.executable, "-c", code_of(page)], capture_output=True, text=True, cwd=tmp_path)
+    done = programs.code(code_of(page), tmp_path)
     assert done.returncode == 0, done.stderr
     assert PRINTED[page] in done.stdout
 
@@ -49,13 +48,13 @@ def test_a_rule_of_ones_own_scores_and_names_the_metric(tmp_path: Path) -> None:
     benchmark = load_benchmark("packaged", split="quick")
     rows = [{"id": q.id, "sql": f"SELECT 1 FROM ({q.gold[0].rstrip(';')})"} for q in benchmark.questions]
     (tmp_path / "theirs.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    command = [sys.executable, "-m", "nl2sql.cli", "score", "--benchmark", "packaged", "--split", "quick", "--json"]
+    command = ["score", "--benchmark", "packaged", "--split", "quick", "--json"]
     options = ["--predictions", "theirs.jsonl", "--replicas", "0", "--rule", "my_rule.py:same_size"]
-    done = subprocess.run([*command, *options], capture_output=True, text=True, cwd=tmp_path)
+    done = programs.command(*command, *options, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     metrics = json.loads(done.stdout)["metrics"]
     assert metrics["EX[same_size]"]["value"] == 1.0 and "EX[bag]" not in metrics
-    wrong = subprocess.run([*command, *options[:-1], "no.py:such"], capture_output=True, text=True, cwd=tmp_path)
+    wrong = programs.command(*command, *options[:-1], "no.py:such", cwd=tmp_path)
     assert wrong.returncode == 2 and "no.py does not exist" in wrong.stderr
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
+from unittest import mock
 
+import programs
 import pytest
 
-SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "record_behaviour.py"
 PARTS = "scripted_single_shot,react_fixtures,score_spider_1000,real_react"
 
 
@@ -18,8 +19,8 @@ def tool(place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """The script in ``place``, with an empty cache and without benchmarks."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("NL2SQL_")}
     environment = kept | {"NL2SQL_CACHE": str(place / "cache")}
-    command = [sys.executable, str(SCRIPT), *arguments]
-    return subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, check=False)
+    with contextlib.chdir(place), mock.patch.dict(os.environ, environment, clear=True):
+        return programs.script("record_behaviour.py", *arguments)
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +30,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tool(folder, "inputs", "--inputs", "in")
     assert made.returncode == 0, made.stderr
     for out in ("one", "two"):
+        if out == "two":
+            shutil.copytree(folder / "one" / "cache", folder / "two" / "cache")  # the changed copies of the databases
         done = tool(folder, "record", "--inputs", "in", "--out", out, "--only", PARTS)
         assert done.returncode == 0, done.stdout + done.stderr
         assert "left out, NL2SQL_BENCHMARKS is not set (a folder with spider/ in it): score_spider_1000" in done.stdout

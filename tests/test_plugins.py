@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
+import programs
 import pytest
 
-from nl2sql.config.plugins import own_function
+from nl2sql.config.plugins import own_function, plugins
 from nl2sql.errors import UsageError
 
 PAGE = (Path(__file__).parents[1] / "docs" / "adding" / "plugin.md").read_text(encoding="utf-8")
@@ -35,9 +36,12 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def nl2sql(installed: Path, cwd: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    path = os.pathsep.join([str(installed), str(Path(__file__).parents[1])])
-    command = [sys.executable, "-m", "nl2sql.cli", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env={**os.environ, "PYTHONPATH": path})
+    """The command where the packages of the folder ``installed`` are installed."""
+    plugins.cache_clear()
+    with mock.patch.object(sys, "path", [str(installed), *sys.path]):
+        done = programs.command(*arguments, cwd=cwd)
+    plugins.cache_clear()
+    return done
 
 
 def test_parts_are_listed_and_one_that_cannot_be_imported_is_named(installed: Path, tmp_path: Path) -> None:

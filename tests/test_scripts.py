@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import subprocess
-import sys
 from functools import lru_cache
 from pathlib import Path
+from unittest import mock
 
+import programs
 import pytest
 from bench_eval import _forget_parsed
 
 from nl2sql.runs.run import Run
 from nl2sql.sql.features import hardness
 
-SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
 CONTROLLERS = ("single_shot", "react", "react_plus")
 GRID = """
 base: {benchmark: packaged, split: quick, limit: 4, model: "scripted:s.json", config: {eval: {replicas: 0}}}
@@ -45,9 +46,8 @@ def python(script: str, *arguments: str, cwd: Path) -> subprocess.CompletedProce
 
 def aloud(script: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     """For a script without ``--quiet``."""
-    environment = os.environ | {"NL2SQL_BENCHMARKS": str(cwd / "benchmarks")}
-    command = [sys.executable, str(SCRIPTS / script), *arguments]
-    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+    with contextlib.chdir(cwd), mock.patch.dict(os.environ, {"NL2SQL_BENCHMARKS": str(cwd / "benchmarks")}):
+        return programs.script(script, *arguments)
 
 
 def test_every_benchmark_is_run_with_every_controller_in_one_table(place: Path) -> None:

@@ -69,7 +69,7 @@ def test_the_tutorial_runs_as_it_stands(tmp_path: Path) -> None:
             (tmp_path / "parts.yaml").write_text(quick, encoding="utf-8")
             continue
         if kind == "python":
-            done = subprocess.run([sys.executable, "-c", text], cwd=tmp_path, capture_output=True, text=True)
+            done = programs.code(text, tmp_path)
             assert done.returncode == 0 and "ex_single_shot" in done.stdout.replace("\\", ""), done.stderr
             continue
         for line in text.strip().splitlines():

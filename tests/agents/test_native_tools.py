@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import programs
 import pytest
 from models.standin import Dialect, sends, serving
 from models.tiny import TEMPLATE, TOOL_TEMPLATE, saved_tiny, tiny_model, tiny_tokenizer
@@ -302,17 +302,6 @@ def test_what_a_server_says_before_its_calls_is_kept_and_arguments_that_are_no_j
 
 # ------------------------------------------------------------------------------------- once, before the first episode
 
-BLOCKED = """
-import sys
-class Blocker:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == "llguidance":
-            raise ImportError("blocked")
-sys.meta_path.insert(0, Blocker())
-from nl2sql.cli import main
-main()
-"""
-
 
 @pytest.mark.parametrize(
     "command",
@@ -321,11 +310,12 @@ main()
         ["ask", "How many orders?", "--db", "packaged:scale_models", "-c", "constrain=sql"],
     ],
 )
-def test_without_llguidance_a_constrained_command_fails_once_at_the_start(tmp_path: Path, command: list[str]) -> None:
-    folder = tmp_path / "tiny"
-    saved_tiny(folder)
-    whole = [sys.executable, "-c", BLOCKED, *command, "--model", str(folder)]
-    done = subprocess.run(whole, capture_output=True, text=True, cwd=tmp_path)
+def test_without_llguidance_a_constrained_command_fails_once_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    saved_tiny(tmp_path / "tiny")
+    monkeypatch.setitem(sys.modules, "llguidance", None)
+    done = programs.command(*command, "--model", tmp_path / "tiny", cwd=tmp_path)
     assert done.returncode == 1 and done.stdout == "" and not (tmp_path / "run").exists()
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith("error: constrained decoding needs llguidance: pip install ")

@@ -32,11 +32,6 @@ GOOD = [
 ]
 
 
-def nl2sql(*arguments: str, stdin: str = "", cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "nl2sql.cli", *arguments]
-    return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=120, cwd=cwd)
-
-
 @pytest.fixture
 def place(tmp_path: Path, shop: Path) -> Path:
     (tmp_path / "script.json").write_text(json.dumps(SCRIPT), encoding="utf-8")
@@ -128,7 +123,7 @@ def test_a_mistake_is_one_clear_line(place: Path, code: int, arguments: list[str
 
 
 def test_ask_answers_with_sql_rows_and_trace(place: Path) -> None:
-    done = nl2sql(
+    done = programs.command(
         "ask",
         "How many orders were shipped?",
         "--db",
@@ -151,28 +146,16 @@ def test_a_mended_query_of_several_lines_can_be_copied(place: Path) -> None:
     replies = {"*": ["SELECT nam\nFROM customers\nORDER BY 1"]}
     (place / "lines.json").write_text(json.dumps({"replies": replies}), encoding="utf-8")
     asked = ["--db", "shop.sqlite", "--model", "scripted:lines.json", "--controller", "single_shot"]
-    result = nl2sql("ask", "Names?", *asked, "-c", "single_shot.guardrails=false", cwd=place)
+    result = programs.command("ask", "Names?", *asked, "-c", "single_shot.guardrails=false", cwd=place)
     assert f"{MENDED}\nSELECT name\nFROM customers\nORDER BY 1\n" in result.stdout
 
 
 def test_a_name_that_is_no_path_does_not_end_a_conversation(place: Path) -> None:
     asked = ["--db", "shop.sqlite", "--model", "scripted:script.json", "--controller", "single_shot"]
-    result = nl2sql("chat", *asked, stdin="/export ~no such user/a.json\n/export a\0b\n/sql\n", cwd=place)
+    result = programs.command("chat", *asked, stdin="/export ~no such user/a.json\n/export a\0b\n/sql\n", cwd=place)
     first, second, last = result.stdout.splitlines()
     assert result.returncode == 0 and last == "(no query yet)"
     assert first.startswith("error: ~no such user/a.json is no path of a file") and "no path of a file" in second
-
-
-def test_ask_gives_the_best_answer_and_how_sure_it_is(place: Path) -> None:
-    asked = ["ask", "How many orders were shipped?", "--db", "shop.sqlite", "--json", "--dtype", "auto"]
-    done = programs.command(*asked, cwd=place)
-    answer = json.loads(done.stdout)
-    assert done.returncode == 0 and answer["controller"] == "best" and answer["rows"] == [[3]]
-    assert 0.5 < answer["flags"]["confidence"] < 1
-    refused = programs.command(*asked, "--min-confidence", "1", cwd=place)
-    answer = json.loads(refused.stdout)
-    assert refused.returncode == 1 and (answer["sql"], answer["finish"]) == ("", "abstained")
-    assert answer["error"].startswith("abstained: confidence 0.") and "SELECT" in answer["error"]
 
 
 def test_ask_on_a_terminal_answers_line_after_line(place: Path) -> None:
@@ -218,9 +201,9 @@ def counts(question, resources, config):
 def test_ask_counts_the_calls_of_ones_own_loop_and_its_exception_is_its_own(place: Path) -> None:
     (place / "own.py").write_text(OWN_LOOP, encoding="utf-8")
     arguments = ["--db", "shop.sqlite", "--model", "scripted:good.json", "--controller", "own.py:counts"]
-    done = nl2sql("ask", "How many?", *arguments, cwd=place)
+    done = programs.command("ask", "How many?", *arguments, cwd=place)
     assert done.returncode == 0 and "-- counts: answered" in done.stdout and "1 model calls" in done.stdout
-    failed = nl2sql("ask", "fail", *arguments, cwd=place)
+    failed = programs.command("ask", "fail", *arguments, cwd=place)
     assert failed.returncode == 1 and "-- controller: ValueError: on purpose" in failed.stdout
     assert "1 model calls" in failed.stdout and "bug" not in failed.stderr + failed.stdout
 
@@ -228,7 +211,7 @@ def test_ask_counts_the_calls_of_ones_own_loop_and_its_exception_is_its_own(plac
 def test_ask_reads_the_question_from_standard_input(place: Path) -> None:
     arguments = ["ask", "--db", "shop.sqlite", "--model", "scripted:good.json", "--json", "--controller", "react"]
     for extra in ([], ["-"]):
-        done = nl2sql(*arguments, *extra, stdin="How many orders were shipped?\n", cwd=place)
+        done = programs.command(*arguments, *extra, stdin="How many orders were shipped?\n", cwd=place)
         assert json.loads(done.stdout)["question"] == "How many orders were shipped?"
 
 
@@ -248,11 +231,11 @@ def test_tables_whose_names_need_quotes_can_be_asked(place: Path, table: str) ->
 
 
 def test_eval_prints_the_contract_and_a_dry_run_runs_nothing(place: Path) -> None:
-    done = nl2sql(*EVAL, "--limit", "3", "--out", "run", "--json", "--quiet", cwd=place)
+    done = programs.command(*EVAL, "--limit", "3", "--out", "run", "--json", "--quiet", cwd=place)
     report = json.loads(done.stdout)
     assert done.returncode == 0 and report["n"] == 3 and report["run"] == "run"
     assert {"metrics", "usage", "control", "paired", "flips"} <= set(report)
-    dry = nl2sql(*EVAL, "--dry-run", "--json", cwd=place)
+    dry = programs.command(*EVAL, "--dry-run", "--json", cwd=place)
     assert json.loads(dry.stdout)["episodes"] == 80
     assert not (place / "runs").exists()
 
@@ -280,7 +263,9 @@ def test_the_last_line_of_eval_is_a_command_that_works(place: Path) -> None:
 
 
 def test_a_run_in_which_every_episode_failed_says_why_and_exits_1(place: Path) -> None:
-    done = nl2sql(*EVAL, "--controller", "loop.py:loop", "--limit", "2", "--out", "run", "--json", "-q", cwd=place)
+    done = programs.command(
+        *EVAL, "--controller", "loop.py:loop", "--limit", "2", "--out", "run", "--json", "-q", cwd=place
+    )
     report = json.loads(done.stdout)  # what the controller prints is not in it
     assert done.returncode == 1
     assert "returns an Episode, not int" in report["warnings"][0]
@@ -301,7 +286,7 @@ def test_any_text_can_be_printed_and_read(place: Path) -> None:
 
 
 def test_a_broken_gold_is_counted_not_fatal(place: Path) -> None:
-    done = nl2sql(*EVAL, "--benchmark", "bad_gold", "--out", "run", "--json", "-q", cwd=place)
+    done = programs.command(*EVAL, "--benchmark", "bad_gold", "--out", "run", "--json", "-q", cwd=place)
     assert done.returncode == 0 and json.loads(done.stdout)["metrics"]["EX[bag]"]["value"] == 0
 
 

@@ -10,17 +10,13 @@ import sys
 import time
 from pathlib import Path
 
+import programs
 import pytest
 
 GRID = """
 base: {model: "scripted:script.json", limit: 3, config: {eval: {replicas: 0}}}
 cells: {short: {react.max_steps: 1}}
 """
-
-
-def nl2sql(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "nl2sql.cli", *arguments]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture(scope="module")
@@ -33,21 +29,21 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_from_a_grid_to_a_report(place: Path) -> None:
-    listed = nl2sql("ablate", "grid.yaml", "--dry-run", cwd=place)
+    listed = programs.command("ablate", "grid.yaml", "--dry-run", cwd=place)
     assert listed.stdout.splitlines()[-1] == "2 cells in runs/grid" and not (place / "runs").exists()
-    first = nl2sql("ablate", "grid.yaml", "--quiet", cwd=place)
+    first = programs.command("ablate", "grid.yaml", "--quiet", cwd=place)
     assert first.returncode == 0, first.stderr
     assert "short" in first.stdout and "nl2sql report runs/grid --out ablation.html" in first.stdout
-    again = nl2sql("ablate", "grid.yaml", "--json", cwd=place)
+    again = programs.command("ablate", "grid.yaml", "--json", cwd=place)
     assert [cell["name"] for cell in json.loads(again.stdout)["cells"]] == ["base", "short"]
     assert "question" not in again.stderr  # nothing was left to do: no bar
-    report = nl2sql("report", "runs/grid", "--out", "r.html", cwd=place)
+    report = programs.command("report", "runs/grid", "--out", "r.html", cwd=place)
     assert report.returncode == 0 and "wrote r.html" in report.stdout
-    checked = nl2sql("runs", "check", "runs/grid/short", "--json", cwd=place)
+    checked = programs.command("runs", "check", "runs/grid/short", "--json", cwd=place)
     assert checked.returncode == 0 and {finding["status"] for finding in json.loads(checked.stdout)} == {"ok"}
-    replayed = nl2sql("runs", "replay", "runs/grid/short", "--json", cwd=place)
+    replayed = programs.command("runs", "replay", "runs/grid/short", "--json", cwd=place)
     assert json.loads(replayed.stdout)["n"] == 3
-    exported = nl2sql("runs", "failures", "runs/grid/short", "--out", "f.csv", cwd=place)
+    exported = programs.command("runs", "failures", "runs/grid/short", "--out", "f.csv", cwd=place)
     assert exported.stdout == "wrote 3 of 3 items to f.csv\n"
     with (place / "f.csv").open(encoding="utf-8", newline="") as file:
         assert len(list(csv.DictReader(file))) == 3
@@ -55,10 +51,10 @@ def test_from_a_grid_to_a_report(place: Path) -> None:
 
 def test_a_spoiled_run_fails_its_check(place: Path) -> None:
     run = ["eval", "--model", "scripted:script.json", "--limit", "2", "--replicas", "0", "--out", "spoiled", "-q"]
-    assert nl2sql(*run, cwd=place).returncode == 0
+    assert programs.command(*run, cwd=place).returncode == 0
     path = place / "spoiled" / "predictions.jsonl"
     path.write_text(path.read_text(encoding="utf-8").replace('"sql": "', '"sql": "x'), encoding="utf-8")
-    done = nl2sql("runs", "check", "spoiled", cwd=place)
+    done = programs.command("runs", "check", "spoiled", cwd=place)
     assert done.returncode == 1 and "fail  run: 2 whose SQL differs from its trace's" in done.stdout
 
 

@@ -17,6 +17,7 @@ from nl2sql.databases.engines import open_database
 from nl2sql.eval.rules import results_match
 
 ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 GOLDS = {  # question -> the rows that are right
     "How many customers are there?": "SELECT count(*) FROM customers",
@@ -81,3 +82,24 @@ def test_a_question_that_is_shown_is_answered_right(words: tuple[str, ...], tmp_
         assert not right and suspected and all(line in text for line in [answer["sql"], *suspected])
     else:
         assert right, answer["sql"]
+
+
+@pytest.mark.model
+def test_the_code_of_the_readme_prints_what_stands_below_it(tmp_path: Path) -> None:
+    code, printed = (re.search(rf"```{kind}\n(.*?)```", README, re.DOTALL) for kind in ("python", "text"))
+    assert code is not None and printed is not None
+    as_asked = code[1].replace('load_model("qwen2.5-coder-1.5b")', 'load_model("qwen2.5-coder-1.5b", batch_size=8)')
+    assert as_asked != code[1] and programs.code(as_asked, tmp_path).stdout == printed[1]
+
+
+@pytest.mark.model
+def test_ask_gives_the_best_answer_and_how_sure_it_is(tmp_path: Path, shop: Path) -> None:
+    asked = ["ask", "How many orders were shipped?", "--db", str(shop), "--json"]
+    done = programs.command(*asked, cwd=tmp_path)
+    answer = json.loads(done.stdout)
+    assert done.returncode == 0 and answer["controller"] == "best" and answer["rows"] == [[3]]
+    assert 0.5 < answer["flags"]["confidence"] < 1
+    refused = programs.command(*asked, "--min-confidence", "1", cwd=tmp_path)
+    answer = json.loads(refused.stdout)
+    assert refused.returncode == 1 and (answer["sql"], answer["finish"]) == ("", "abstained")
+    assert answer["error"].startswith("abstained: confidence 0.") and "SELECT" in answer["error"]

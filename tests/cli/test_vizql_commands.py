@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+import programs
 import pytest
 
 BY_STATUS = {"fields": [{"fieldCaption": "Status"}, {"fieldCaption": "Order ID", "function": "COUNT"}]}
 
 
 def vizql(*arguments: str, stdin: Any = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "nl2sql.cli", "data", "vizql", *arguments]
     typed = stdin if isinstance(stdin, str) else json.dumps(stdin)
-    return subprocess.run(command, input=typed, capture_output=True, text=True, timeout=120)
+    return programs.command("data", "vizql", *arguments, cwd=Path.cwd(), stdin=typed)
 
 
 @pytest.fixture

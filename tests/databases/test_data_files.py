@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import datetime
 import json
-import subprocess
-import sys
 from decimal import Decimal
 from pathlib import Path
 
 import pandas as pd
+import programs
 import pytest
 
 from nl2sql.databases.data_files import READERS, as_sqlite, identifier, is_data
@@ -255,9 +254,8 @@ def test_names_are_identifiers() -> None:
 def test_the_command_line_answers_over_a_file(tmp_path: Path) -> None:
     (tmp_path / "script.json").write_text('{"replies": {"*": ["SELECT count(*) FROM people WHERE age > 40"]}}')
     file = write(tmp_path / "people.csv")
-    command = [sys.executable, "-m", "nl2sql.cli", "ask", "How many people are older than 40?", "--db", str(file)]
-    command += ["--model", f"scripted:{tmp_path / 'script.json'}", "--controller", "single_shot"]
-    done = subprocess.run(command, capture_output=True, text=True)
+    asked = ["How many people are older than 40?", "--db", file, "--model", f"scripted:{tmp_path / 'script.json'}"]
+    done = programs.command("ask", *asked, "--controller", "single_shot", cwd=tmp_path)
     assert done.returncode == 0 and done.stdout.splitlines()[1:3] == ["count(*)", "1"], done.stdout + done.stderr
 
 

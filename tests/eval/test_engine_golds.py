@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+import programs
 import pytest
 import servers
 import typer
@@ -171,8 +172,7 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def nl2sql(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "nl2sql.cli", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return programs.command(*arguments, cwd=Path.cwd())
 
 
 def compare(*arguments: object) -> Result:

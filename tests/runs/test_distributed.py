@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import programs
 import pytest
 
 from nl2sql.agents.controllers import get_controller
@@ -199,7 +200,7 @@ def test_a_worker_refuses_other_content_at_the_same_path(
 
 
 def test_cells_of_an_ablation_come_out_as_they_do_here(ray: Ray, tmp_path: Path) -> None:
-    base = {"model": script_of(tmp_path / "s.json"), "split": "dev", "limit": 24, "config": {"eval": {"replicas": 1}}}
+    base = {"model": script_of(tmp_path / "s.json"), "split": "dev", "limit": 12, "config": {"eval": {"replicas": 1}}}
     cells = expand({"base": base, "cells": {"no-repair": {"react.repair": False}}})
     here = ablate(cells, tmp_path / "here", progress=False)
     there = ablate(cells, tmp_path / "there", progress=False, executor=ray)
@@ -247,7 +248,7 @@ def test_what_workers_cannot_do_is_refused_before_a_folder_is_made(ray: Ray, tmp
 
 
 def test_a_node_that_is_killed_in_mid_run_changes_nothing(nodes: Any, ray: Ray, tmp_path: Path) -> None:
-    plan = RunSpec(model=script_of(tmp_path / "s.json", delay_s=0.1), split="dev", limit=36)
+    plan = RunSpec(model=script_of(tmp_path / "s.json", delay_s=0.1), split="dev", limit=16)
     start(plan, build_config(NO_TS), out=tmp_path / "here", progress=False)
     (second,) = nodes.worker_nodes
     at_work_when_killed: list[bool] = []
@@ -296,7 +297,7 @@ del work
 
 def test_an_interrupted_run_is_continued_without_the_cluster(nodes: Any, ray: Ray, tmp_path: Path) -> None:
     out, command = tmp_path / "out", [sys.executable, "-m", "nl2sql.cli", "eval", "--quiet"]
-    plan = ["--split", "dev", "--limit", "36", "--replicas", "0", "--model", script_of(tmp_path / "s.json", 0.1)]
+    plan = ["--split", "dev", "--limit", "16", "--replicas", "0", "--model", script_of(tmp_path / "s.json", 0.1)]
     there = [*plan, "--out", str(out), "--executor", "ray", "--address", nodes.address]
     process = subprocess.Popen([*command, *there], stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 120
@@ -305,24 +306,22 @@ def test_an_interrupted_run_is_continued_without_the_cluster(nodes: Any, ray: Ra
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     kept = len(read_jsonl(out / "predictions.jsonl"))
-    assert process.returncode == 130 and 0 < kept < 36 and "Traceback" not in err
+    assert process.returncode == 130 and 0 < kept < 16 and "Traceback" not in err
     assert f"error: interrupted; {kept} questions are kept in {out}; continue with: nl2sql eval --resume {out}" in err
-    subprocess.run([*command, "--resume", str(out), "--trust"], check=True, capture_output=True)
+    assert programs.command("eval", "--quiet", "--resume", out, "--trust", cwd=tmp_path).returncode == 0
     rows = read_jsonl(out / "predictions.jsonl")
-    assert len(rows) == len({row["id"] for row in rows}) == 36 == Run.load(out).report["n"]
+    assert len(rows) == len({row["id"] for row in rows}) == 16 == Run.load(out).report["n"]
 
 
 def test_the_command_line_starts_a_cluster_of_its_own(nodes: Any, tmp_path: Path) -> None:
     file = tmp_path / "golds.jsonl"
     golds = [{"id": q.id, "sql": q.gold[0]} for q in load_benchmark("packaged", split="quick").questions]
     file.write_text("\n".join(map(json.dumps, golds)) + "\n", encoding="utf-8")
-    command = [sys.executable, "-m", "nl2sql.cli", "score", "--split", "quick", "-p", str(file), "--replicas", "0"]
-
-    def score(*more: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([*command, "--json", *more], capture_output=True, text=True, check=False)
-
-    here, there = score(), score("--executor", "ray")
+    words = ["score", "--split", "quick", "-p", str(file), "--replicas", "0", "--json"]
+    program = [sys.executable, "-m", "nl2sql.cli", *words, "--executor", "ray"]
+    there = subprocess.run(program, capture_output=True, text=True, check=False)
+    here = programs.command(*words, cwd=tmp_path)
     assert there.returncode == 0, there.stderr
     assert timeless(json.loads(there.stdout)) == timeless(json.loads(here.stdout))
-    refused = score("--address", "auto")
+    refused = programs.command(*words, "--address", "auto", cwd=tmp_path)
     assert (refused.returncode, refused.stderr) == (2, "error: --address auto goes with --executor ray\n")

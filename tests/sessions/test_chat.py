@@ -50,7 +50,7 @@ def arguments(shop: Path, tmp_path: Path) -> list[str]:
 
 
 def chat(arguments: list[str], typed: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*CHAT, *arguments], input=typed, capture_output=True, text=True, cwd=cwd, timeout=120)
+    return programs.command("chat", *arguments, cwd=cwd, stdin=typed)
 
 
 def test_two_questions_over_a_pipe_are_two_answers(arguments: list[str], tmp_path: Path) -> None:

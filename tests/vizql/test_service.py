@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import programs
 import pytest
 from test_compile import SOURCE, TABLES
 
@@ -173,14 +174,14 @@ def test_the_service_describes_its_data_source(service: VizqlService) -> None:
 
 def test_the_command_writes_the_data_source_of_a_service(server: VdsServer, tmp_path: Path) -> None:
     out = tmp_path / "shop.yaml"
-    line = [sys.executable, "-m", "nl2sql.cli", "data", "vizql", "infer", "--vds", server.url]
-    done = subprocess.run([*line, "--luid", LUID, "--out", str(out)], capture_output=True, text=True)
+    line = ["data", "vizql", "infer", "--vds", server.url]
+    done = programs.command(*line, "--luid", LUID, "--out", out, cwd=tmp_path)
     assert (done.returncode, done.stderr, done.stdout) == (0, "", f"wrote 9 fields of 2 tables to {out}\n")
     assert read_source(out).fields == SERVED.fields and read_source(out).luid == LUID
-    for wrong in (line, [*line, "--luid", LUID, "--db", "packaged:scale_models"], line[:6]):
-        done = subprocess.run(wrong, capture_output=True, text=True)
+    for wrong in (line, [*line, "--luid", LUID, "--db", "packaged:scale_models"], line[:3]):
+        done = programs.command(*wrong, cwd=tmp_path)
         assert done.returncode == 2 and "expected --db DATABASE, or --vds URL with --luid LUID" in done.stderr
-    done = subprocess.run([*line, "--luid", "other"], capture_output=True, text=True)
+    done = programs.command(*line, "--luid", "other", cwd=tmp_path)
     assert done.returncode == 1 and "404950: there is no such data source" in done.stderr
 
 

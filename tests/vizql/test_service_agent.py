@@ -8,11 +8,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+import programs
 import pytest
 from test_compile import SOURCE, TABLES
 
@@ -101,9 +102,8 @@ def test_sql_is_refused_with_the_controller_that_works(server: VdsServer) -> Non
 
 
 def nl2sql(server: VdsServer, *arguments: str, typed: str = "") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "nl2sql.cli", *arguments]
-    environment = {**os.environ, "NL2SQL_VDS_TOKEN": TOKEN}
-    return subprocess.run(command, input=typed, capture_output=True, text=True, timeout=120, env=environment)
+    with mock.patch.dict(os.environ, {"NL2SQL_VDS_TOKEN": TOKEN}):
+        return programs.command(*arguments, cwd=Path.cwd(), stdin=typed)
 
 
 def test_a_query_is_run_by_the_command(server: VdsServer) -> None:

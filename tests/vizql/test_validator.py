@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+import programs
 import pytest
 import yaml
 from hypothesis import given, settings
@@ -451,8 +451,7 @@ def test_what_is_nested_too_deeply_is_an_error_of_one_line() -> None:
 
 
 def command(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, "-m", "nl2sql.cli", "data", "vizql", *arguments]
-    return subprocess.run(line, input=stdin, capture_output=True, text=True, check=False)
+    return programs.command("data", "vizql", *arguments, cwd=Path.cwd(), stdin=stdin)
 
 
 def test_the_command_prints_the_specification_s_two_lines() -> None:
