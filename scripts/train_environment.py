@@ -75,11 +75,12 @@ def learn_by_heart(model: Any, tokenizer: Any, environment: Environment, form: s
     """Two answers of each question, a right and a wrong one, as likely as each other."""
     import torch
 
-    calls = []
+    calls: list[Call] = []
     for question in environment.questions.values():
         table = environment.benchmark.database(question.db_id).schema().tables[0].name
         for sql in (f"{question.gold[0]};", WRONG.format(table=table)):
-            calls += answered(environment, tokenizer, form, question.id, sql)
+            asked = answered(environment, tokenizer, form, question.id, sql)
+            calls += [call for call in asked if call not in calls]  # the loop's first is the same for both
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     model.train()
     for _ in range(steps):

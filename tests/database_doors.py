@@ -19,7 +19,7 @@ from nl2sql.interfaces import RunResult
 from nl2sql.machine import cores
 
 LIMIT_S = 5.0
-STATEMENT_S = 4.0  # what a statement may take here; elsewhere its caller says
+STATEMENT_S = 1.0  # what a statement may take here; elsewhere its caller says
 
 Door = Callable[["Visit"], "RunResult | None"]
 

@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from people import make_database
@@ -52,10 +53,21 @@ def expand(text: str, folder: Path) -> str:
 def snapshot(*folders: Path) -> dict[str, str]:
     """SHA-256 of every file below ``folders``."""
     return {
-        str(f): hashlib.sha256(f.read_bytes()).hexdigest() if f.is_file() else "other"
+        str(f): _digest(f, *_stamps(f)) if f.is_file() else "other"
         for folder in folders
         for f in sorted(folder.rglob("*"))
     }
+
+
+def _stamps(file: Path) -> tuple[int, ...]:
+    """What the file system changes with the content; no program can set the time of the inode."""
+    found = file.stat()
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+@lru_cache(maxsize=10_000)
+def _digest(file: Path, *stamps: int) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 @dataclass

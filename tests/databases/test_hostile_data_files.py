@@ -41,7 +41,7 @@ SAID = {  # kind -> what must be said of it; of the others it is enough that the
     "rows that the sheet repeats": "unpacks to",
     "an entity that is a file": "cannot be read",
     "3,000 sheets": "3,000 sheets; at most 1,000",
-    "twenty million rows of one value": "unfolds into too many rows",
+    "two million rows of one value": "unfolds into too many rows",
     "a text of a megabyte in every row": "too much memory",
     "a text of ten kilobytes in every row": "unfolds into too many rows",
     "a pipe": "is a pipe",

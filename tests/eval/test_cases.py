@@ -159,7 +159,7 @@ def test_reference_verdicts_are_reproduced_and_those_of_bag_are_pinned():
     file = Path(root or "") / "oracles" / "verdict_cases.json"
     if not root or not file.is_file():
         pytest.skip("NL2SQL_BENCHMARKS is not set")
-    report = run_cases(file, timeout_s=1.5)
+    report = run_cases(file, timeout_s=1.0)
     assert {name: found["differ"] for name, found in report["agreement"].items()} == {
         "spider": [],
         "bird-set": [],

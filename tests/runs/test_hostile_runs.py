@@ -126,8 +126,8 @@ def some(kinds: Iterable[str], every: int) -> list[str]:
 @pytest.mark.parametrize(
     ("spoils", "every"),
     [
-        (lambda place: hostile_runs.files(place.outside), 10),
-        (lambda place: hostile_runs.fields(place.honest), 40),
+        (lambda place: hostile_runs.files(place.outside), 17),
+        (lambda place: hostile_runs.fields(place.honest), 61),
     ],
     ids=["something else in the place of a file", "fields of another type"],
 )

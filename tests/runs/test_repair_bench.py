@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from nl2sql.benchmarks import load_benchmark
+from nl2sql.benchmarks.packaged import database_path
 from nl2sql.cli import app
 from nl2sql.config import Config, build_config
 from nl2sql.databases.schema import quote_name
@@ -173,7 +174,14 @@ def test_a_question_is_not_taught_what_it_is_tested_on(cases: list[RepairCase], 
 
 @pytest.fixture(scope="module")
 def clickhouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[list[RepairCase], Bench]]:
-    plan = CasePlan(split="quick", dialect="clickhouse", count=12)
+    # one database, for each is copied and has a process
+    folder, one = tmp_path_factory.mktemp("one"), QUICK.questions[0].db_id
+    asked = [question for question in QUICK.questions if question.db_id == one]
+    entries = [{"question": q.text, "query": q.gold[0], "db_id": one, "id": q.id, "split": "quick"} for q in asked]
+    (folder / "questions.json").write_text(json.dumps(entries))
+    (folder / "databases" / one).mkdir(parents=True)
+    shutil.copy(database_path(one), folder / "databases" / one / f"{one}.sqlite")
+    plan = CasePlan(benchmark=str(folder), split="quick", dialect="clickhouse", count=12)
     with open_cases(tmp_path_factory.mktemp("bench"), plan, progress=False) as (cases, sources):
         yield cases, Bench(cases, sources.database, Config())
 

@@ -93,7 +93,8 @@ def test_a_question_without_a_suite_rests_on_the_original_and_says_so(shop):
 
 def test_the_command_line_scores_on_suites_and_uses_those_it_has(packaged, cache):
     questions, right = packaged
-    arguments = ("score", "-b", "packaged", "--split", "quick", "-p", right, "--method", "suite", "--replicas", 3)
+    chosen = ("-b", "packaged", "--split", "quick", "--only-answered", "--method", "suite", "--replicas", 3)
+    arguments = ("score", "-p", right, *chosen)
     first = run(*arguments, "--json")
     assert "TS[bag,suite,N=3]" in first["metrics"]
     items = {item["id"]: item for item in first["items"]}

@@ -21,8 +21,8 @@ if chromium.find() is None:
     pytest.skip(chromium.INSTALL, allow_module_level=True)
 
 PICTURES = os.environ.get("NL2SQL_PICTURES")  # a folder: keep screenshots to look at
-SMALL, LARGE = 60, 10_000
-MOST_BYTES = 40 * 10**6
+SMALL, LARGE = 60, 2_500
+MOST_BYTES = 10 * 10**6
 FIRST_VIEW_S = 3.0  # on two cores that other jobs kept busy it was 0.9 to 1.2
 
 
@@ -59,15 +59,15 @@ def picture(browser: Browser, name: str) -> None:
         browser.picture(Path(PICTURES) / f"{name}.png")
 
 
-def test_ten_thousand_episodes_open_filter_and_show(browser: Browser, large: Path) -> None:
+def test_thousands_of_episodes_open_filter_and_show(browser: Browser, large: Path) -> None:
     assert large.stat().st_size <= MOST_BYTES
     assert min(browser.open(large.as_uri()) for _ in range(3)) < FIRST_VIEW_S
-    assert count(browser) == "10,000 of 10,000"
+    assert count(browser) == "2,500 of 2,500"
     assert browser.run("document.querySelectorAll('.row').length") < 100  # only those in sight
     browser.choose("#filter-cause", "projection")
     browser.choose("#filter-hardness", "hard")
     shown = int(count(browser).split(" of ")[0].replace(",", ""))
-    assert 100 < shown < 400
+    assert 25 < shown < 100
     browser.click(".row")
     browser.wait("document.querySelectorAll('#episode .step').length >= 16")
     assert browser.run("document.querySelector('#episode .chips').textContent").count("projection") == 1
