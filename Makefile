@@ -44,8 +44,9 @@ eval-plain: $(VENV)/.core
 	$(BIN)/nl2sql models pull $(MODEL)
 	$(RUN) --constrain plain
 
+# Hundreds of processes import the package and the tests: they are compiled once.
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations 25 --durations-min 10
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations 25 --durations-min 10
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

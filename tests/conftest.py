@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from engine_shops import engine  # noqa: F401 - a fixture
+from hypothesis import settings
 from people import SHOP, make_database
 from session_stores import redis_address, session_store  # noqa: F401 - fixtures
 
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 # Before any test module imports torch: see nl2sql.models.load.sleep_at_barriers.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))  # the package ``training``, which only scripts use
+
+settings.register_profile("suite", max_examples=50)
+settings.load_profile("suite")
 
 _ALLOWED = Path(__file__).with_name("allowed_skips.txt")
 _skipped: list[str] = []

@@ -105,7 +105,7 @@ def jumbled(words: str) -> st.SearchStrategy[str]:
     return st.lists(st.sampled_from(words.split()), max_size=20).map(" ".join)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     nlq=st.one_of(st.text(max_size=60), jumbled(QUESTION_WORDS)),
     sql=st.one_of(st.text(max_size=60), jumbled(SQL_WORDS)),

@@ -176,7 +176,7 @@ QUESTIONS = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(raw=SQLISH, nlq=QUESTIONS)
 def test_guardrails_never_raise_and_change_nothing_the_second_time(raw: str, nlq: str) -> None:
     sql, reason = apply_guardrails(raw, nlq, SCHEMA)
@@ -185,7 +185,7 @@ def test_guardrails_never_raise_and_change_nothing_the_second_time(raw: str, nlq
         assert apply_guardrails(sql, nlq, SCHEMA) == (sql, None)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(sql=SQLISH, nlq=QUESTIONS)
 def test_each_guardrail_takes_any_text(sql: str, nlq: str) -> None:
     for step in (guarded_postprocess, enforce_projection_contract):

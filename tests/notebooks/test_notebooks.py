@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import pytest
 
 from nl2sql.config import ReactConfig
@@ -36,6 +35,8 @@ each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path
 
 
 def read(path: Path) -> Any:
+    import nbformat  # seconds, which each process that collects the tests would spend
+
     return nbformat.read(path, as_version=4)
 
 
@@ -75,6 +76,8 @@ def test_notebook_runs_in_an_empty_folder_without_errors_or_noise(path: Path) ->
 
 
 def test_only_progress_bars_are_taken_out_of_the_outputs() -> None:
+    import nbformat
+
     script = runpy.run_path(str(ROOT / "scripts" / "execute_notebooks.py"))
     stream = {"output_type": "stream", "name": "stderr"}
     bar = nbformat.from_dict({**stream, "text": "react:   0%|          | 0/3\rreact: 100%|##########| 3/3\n"})

@@ -1,7 +1,7 @@
 """Queries that are valid here are the service's own: its Python models give back the same JSON.
 
 Needs the official client: ``pip install vizql-data-service-py==20263.0.0``. 5,000 queries, as for a release, with
-``NL2SQL_VIZQL_QUERIES=5000``; 500 otherwise.
+``NL2SQL_VIZQL_QUERIES=5000``; 200 otherwise.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from nl2sql.vizql.shape import read_query
 from nl2sql.vizql.validator import validate
 
 official = pytest.importorskip("vizql_data_service_py")
-COUNT = int(os.environ.get("NL2SQL_VIZQL_QUERIES", "500"))
+COUNT = int(os.environ.get("NL2SQL_VIZQL_QUERIES", "200"))
 CLASSES = {
     "dimension": official.DimensionField,
     "measure": official.MeasureField,

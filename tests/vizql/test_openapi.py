@@ -22,7 +22,7 @@ from nl2sql.config import VizqlConfig
 from nl2sql.vizql.validator import validate
 
 SPEC = Path(os.environ.get("NL2SQL_BENCHMARKS", "/nowhere")).parent / "spec" / "vds-openapi-20261.json"
-COUNT = int(os.environ.get("NL2SQL_VIZQL_QUERIES", "500"))
+COUNT = int(os.environ.get("NL2SQL_VIZQL_QUERIES", "200"))
 HEAD = "#/components/schemas/"
 
 

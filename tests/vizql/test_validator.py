@@ -370,7 +370,7 @@ ANYTHING = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(ANYTHING)
 def test_any_json_is_read_and_validated_without_a_traceback(data: Any) -> None:
     for head in (data, {"fields": data}, {"fields": [data], "filters": [data]}, {"query": data, "options": data}):
@@ -382,7 +382,7 @@ def test_any_json_is_read_and_validated_without_a_traceback(data: Any) -> None:
             apply(head, way)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(queries(), st.data())
 def test_a_broken_part_of_a_query_is_reported_where_it_is(query: dict[str, Any], data: st.DataObject) -> None:
     i = data.draw(st.integers(0, len(query["fields"]) - 1))
