@@ -14,14 +14,18 @@ import os
 import re
 import secrets
 import shlex
-from collections.abc import Callable, Iterable, Iterator
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import IO, Any
+from queue import SimpleQueue
+from typing import IO, Any, TypeVar
 from urllib.parse import SplitResult, quote, urlsplit
 
 from nl2sql.errors import Nl2SqlError, UsageError
 
+T = TypeVar("T")
 KEY_VARIABLE = "NL2SQL_API_KEY"
 KEY_VARIABLES = (  # each server's usual one; what any of them holds is masked wherever something is written
     *(KEY_VARIABLE, "OPENAI_API_KEY", "ANTHROPIC_API_KEY", "OLLAMA_API_KEY", "VLLM_API_KEY"),
@@ -29,6 +33,7 @@ KEY_VARIABLES = (  # each server's usual one; what any of them holds is masked w
     *("MLFLOW_TRACKING_PASSWORD", "WANDB_API_KEY"),
 )
 SHORTEST_KEY = 8  # characters; shorter ones ("EMPTY") are no secret, and their letters occur everywhere
+PATIENCE_S = 0.5  # for the threads of what was interrupted, whose workers are being killed
 MAX_TIMEOUT_S = 1e6  # of a timeout: more overflows the system's timers
 MOST_DIGITS = 300  # of a whole number: longer ones are no float's, and no count of anything
 _DEEP = "it is nested too deeply"
@@ -333,3 +338,41 @@ def as_path(text: str) -> Path | None:
     except (OSError, ValueError, RuntimeError):
         return None
     return None if "\0" in text else path
+
+
+def in_threads(jobs: Sequence[Callable[[], T]], threads: int, stop: threading.Event) -> Iterator[tuple[int, T]]:
+    """(number, result) of every job as it is done. Whatever goes wrong, Ctrl-C included, sets ``stop`` and is raised.
+
+    Daemon threads: what does not look at ``stop`` (a replica being built) must not keep an interrupted program alive.
+    """
+    waiting = iter(range(len(jobs)))
+    lock = threading.Lock()
+    done: SimpleQueue[tuple[int, T | None, BaseException | None]] = SimpleQueue()
+
+    def work() -> None:
+        while not stop.is_set():
+            with lock:
+                number = next(waiting, None)
+            if number is None:
+                return
+            try:
+                done.put((number, jobs[number](), None))
+            except BaseException as error:  # noqa: BLE001  raised again where the results are taken
+                done.put((number, None, error))
+
+    crew = [threading.Thread(target=work, name=f"job-{n}", daemon=True) for n in range(min(threads, len(jobs)))]
+    try:
+        for thread in crew:
+            thread.start()
+        for _ in jobs:
+            number, result, error = done.get()
+            if error is not None:
+                raise error
+            yield number, result  # type: ignore[misc]
+    except BaseException:
+        stop.set()
+        give_up = time.monotonic() + PATIENCE_S
+        for thread in crew:
+            if thread.is_alive():  # Ctrl-C may come while they are being started
+                thread.join(max(0.0, give_up - time.monotonic()))
+        raise

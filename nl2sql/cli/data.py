@@ -154,8 +154,7 @@ def build_command(
       nl2sql data replicas build --benchmark packaged
       nl2sql data replicas build -b spider --split holdout -n 10 --out suites/spider-holdout
     """
-    from nl2sql.eval.suites import suite_fingerprint
-    from nl2sql.eval.suites.check import Strength, build_replicas
+    from nl2sql.eval.suites import Strength, build_replicas, suite_fingerprint
 
     loaded, questions = _drawn(benchmark, split, limit, method, n, seed)
     record = Strength(method, n)
@@ -201,7 +200,7 @@ def check_command(
       nl2sql data replicas check -b spider --split train --limit 200 -n 10
       nl2sql data replicas check -b spider --split train --limit 200 --method perturb --json
     """
-    from nl2sql.eval.suites.check import check_strength
+    from nl2sql.eval.suites import check_strength
 
     loaded, questions = _drawn(benchmark, split, limit, method, n, seed)
     strength = check_strength(loaded, questions, method=method, n=n, seed=seed, progress=sys.stderr.isatty())
@@ -217,7 +216,7 @@ def _drawn(
 ) -> tuple[Benchmark, list[Question]]:
     """The benchmark, and a sample of its questions. Raises UsageError for arguments that cannot be."""
     from nl2sql.benchmarks import draw_sample, load_benchmark
-    from nl2sql.eval.suites.check import METHODS
+    from nl2sql.eval.suites import METHODS
 
     if method not in METHODS:
         raise UsageError(f"method {method!r} is not known; expected one of {', '.join(METHODS)}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -47,7 +47,12 @@ def run_cases(path: str | Path, *, timeout_s: float = 10.0, pool: QueryPool | No
     with ThreadPoolExecutor(pool.workers, thread_name_prefix="cases") as threads:
         judged = list(threads.map(lambda case: _Judged(case, pool, timeout_s), cases))
     entries = [
-        {"id": _id(case, number), "verdicts": outcome.verdicts, "points": outcome.points, "error": outcome.error}
+        {
+            "id": str(number if case.get("id") is None else case["id"]),
+            "verdicts": outcome.verdicts,
+            "points": outcome.points,
+            "error": outcome.error,
+        }
         for number, (case, outcome) in enumerate(zip(cases, judged, strict=True))
     ]
     return {"cases": entries, "agreement": _agreement(cases, entries, judged)}
@@ -66,10 +71,6 @@ def _read(path: Path) -> list[Case]:
             f"case file {path} holds no list of cases; a case is an object with id, schema_sql, gold, pred"
         )
     return cases
-
-
-def _id(case: Case, number: int) -> str:
-    return str(case["id"]) if case.get("id") is not None else str(number)
 
 
 class _Judged:
@@ -154,18 +155,15 @@ def _build(path: Path, script: str, timeout_s: float) -> str | None:
 
 
 # What the file may say of a case -> the rule that should agree with it
-REFERENCES: Mapping[str, Callable[[Case], Any]] = {
-    "spider": lambda case: _inside(case, "expect", "test_suite_bag"),
-    "bird-set": lambda case: _inside(case, "expect", "bird_set"),
-    "bag": lambda case: _inside(case, "harness_should", "verdict"),
+REFERENCES = {
+    "spider": ("expect", "test_suite_bag"),
+    "bird-set": ("expect", "bird_set"),
+    "bag": ("harness_should", "verdict"),
 }
 
 
-def _inside(case: Case, *keys: str) -> Any:
-    value: Any = case
-    for key in keys:
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return value
+def _inside(case: Case, part: str, key: str) -> Any:
+    return value.get(key) if isinstance(value := case.get(part), Mapping) else None
 
 
 def _agreement(
@@ -177,10 +175,10 @@ def _agreement(
     the right verdict there. Where the reference crashed or hung there is nothing to agree with.
     """
     result = {}
-    for name, look_up in REFERENCES.items():
+    for name, place in REFERENCES.items():
         agreed, differing, refused = 0, [], []
         for case, entry, outcome in zip(cases, entries, judged, strict=True):
-            wanted = look_up(case)
+            wanted = _inside(case, *place)
             if not isinstance(wanted, bool) and not (name == "bag" and case.get("harness_should")):
                 continue
             if wanted and (outcome.refused or _wrote(case)):

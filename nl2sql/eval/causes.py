@@ -66,23 +66,13 @@ _FAILURES: Mapping[str, str] = MappingProxyType(
 # The cause that a difference in each facet of the syntax trees (``facets.Facets``) speaks for.
 FACET_CAUSES: Mapping[str, str] = MappingProxyType(
     {
-        "tables": "join_path",
-        "table_uses": "join_path",
-        "edges": "join_path",
-        "outer_joins": "join_path",
-        "aggregates": "grouping_aggregate",
-        "grouped": "grouping_aggregate",
-        "group_uses": "grouping_aggregate",
-        "group_keys": "grouping_aggregate",
-        "having": "grouping_aggregate",
-        "counted": "grouping_aggregate",
-        "counted_distinct": "projection",
+        **dict.fromkeys(("tables", "table_uses", "edges", "outer_joins"), "join_path"),
+        **dict.fromkeys(("aggregates", "grouped", "group_uses", "group_keys"), "grouping_aggregate"),
+        **dict.fromkeys(("having", "counted"), "grouping_aggregate"),
+        **dict.fromkeys(("counted_distinct", "projection"), "projection"),
+        **dict.fromkeys(("order", "limit"), "order_limit"),
+        **dict.fromkeys(("distinct", "distinct_aggregates"), "duplicates"),
         "filters": "filter_value",
-        "projection": "projection",
-        "order": "order_limit",
-        "limit": "order_limit",
-        "distinct": "duplicates",
-        "distinct_aggregates": "duplicates",
         "set_operations": "other",
     }
 )

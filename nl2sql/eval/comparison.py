@@ -102,22 +102,25 @@ def compare_scores(a: Scores, b: Scores, *, metric: str | None = None) -> Compar
     )
 
 
-def _paired(pairs: Sequence[Pair], verdict: Verdict) -> PairedMetric:
+def _verdicts(pairs: Sequence[Pair], verdict: Verdict) -> tuple[list[tuple[bool, bool]], float, float]:
+    """The verdicts of A and B on each item, and their means."""
     verdicts = [(bool(verdict(a)), bool(verdict(b))) for a, b in pairs]
-    test = mcnemar(verdicts, [a.db_id for a, _ in pairs])
     ours, theirs = (sum(side) / len(pairs) for side in zip(*verdicts, strict=True))
+    return verdicts, ours, theirs
+
+
+def _paired(pairs: Sequence[Pair], verdict: Verdict) -> PairedMetric:
+    verdicts, ours, theirs = _verdicts(pairs, verdict)
+    test = mcnemar(verdicts, [a.db_id for a, _ in pairs])
     wins, losses = ([a.id for (a, _), v in zip(pairs, verdicts, strict=True) if v == won] for won in (WIN, LOSS))
     return PairedMetric(ours, theirs, len(pairs), test.p, test.p_databases, wins, losses)
 
 
 def _groups(keyed: Sequence[tuple[str, Pair]], order: Sequence[str], verdict: Verdict) -> dict[str, Group]:
-    grouped: dict[str, list[tuple[bool, bool]]] = {}
-    for key, (a, b) in sorted(keyed, key=lambda entry: order.index(entry[0]) if entry[0] in order else len(order)):
-        grouped.setdefault(key, []).append((bool(verdict(a)), bool(verdict(b))))
-    groups = {}
-    for key, verdicts in grouped.items():
-        ours, theirs = (sum(side) / len(verdicts) for side in zip(*verdicts, strict=True))
-        groups[key] = Group(len(verdicts), ours, theirs, verdicts.count(WIN), verdicts.count(LOSS))
+    groups, names = {}, [key for key, _ in keyed]
+    for name in sorted(set(names), key=[*order, *names].index):
+        verdicts, ours, theirs = _verdicts([pair for key, pair in keyed if key == name], verdict)
+        groups[name] = Group(len(verdicts), ours, theirs, verdicts.count(WIN), verdicts.count(LOSS))
     return groups
 
 

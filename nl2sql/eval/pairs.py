@@ -11,10 +11,10 @@ rows of results that had been found equal (one column assignment has to fit all 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nl2sql.databases.sqlite.batch import ORDERED, ROWS, ROWS_IF_WRONG, Pair, PairsResult, run_pairs
 from nl2sql.databases.sqlite.files import sqlite_file
@@ -28,51 +28,10 @@ if TYPE_CHECKING:
     from nl2sql.databases.sqlite.database import QueryPool
 
 
-# ---------------------------------------------------- the physical order of rows in a gold's answer
-
-FIXED, ORDER, ROWS_TOO = 0, 1, 2  # what changes: nothing, the order of the answer's rows only, the rows themselves
+# what the physical order of rows changes of a gold's answer: nothing, its order, or its rows
+FIXED, ORDER, ROWS_TOO = 0, 1, 2
 UNORDERED = "SELECT 1"  # stands for a gold that asks for no order
 ROW_ORDERS = (None, 0, 1, 2)  # physical orders that are tried: reversed, and at random
-
-Run = Callable[[Sequence[Path], Sequence[str], Sequence[Pair]], PairsResult]
-
-
-class Ties:
-    """The findings so far, per database and gold; ``run`` executes pairs on several databases."""
-
-    def __init__(self, rule: Rule, run: Run, prepare: Callable[[str], str]) -> None:
-        self.rule, self.run, self.prepare = rule, run, prepare
-        self._known: dict[tuple[Path, str], int] = {}
-
-    def decide(self, database: Path, gold: str) -> int:
-        """The part of ``gold``'s answer on ``database`` that rests on the physical order: FIXED, ORDER or ROWS_TOO."""
-        if order_free(gold):
-            return FIXED
-        self.learn(database, (gold,))
-        return self._known[database, gold]
-
-    def learn(self, database: Path, golds: Iterable[str]) -> None:
-        """Find out about several golds at once, ahead of ``decide``."""
-        from nl2sql.eval.replicas import shuffled_copies
-
-        asked = [g for g in dict.fromkeys(golds) if (database, g) not in self._known and not order_free(g)]
-        if not asked:
-            return
-        files = [database, *shuffled_copies(database, ROW_ORDERS)]
-        outcome = self.run(files, [self.prepare(gold) for gold in asked], [(-1, n, ROWS) for n in range(len(asked))])
-        for n, gold in enumerate(asked):
-            expected, *others = (outcome.results[file, n] for file in range(len(files)))
-            usable = [other for other in others if self.rule.usable(other)]
-            known = FIXED
-            if not all(self.same(expected, other, gold) for other in usable):
-                known = ORDER if all(self.same(expected, other, UNORDERED) for other in usable) else ROWS_TOO
-            self._known[database, gold] = known
-
-    def same(self, expected: RunResult, other: RunResult, gold: str) -> bool:
-        return self.rule.judge([expected], [other], gold_sql=gold, predicted_sql=gold)
-
-
-# ---------------------------------------------------------------------------------------- the pairs
 
 
 @dataclass(frozen=True)
@@ -112,6 +71,7 @@ class PairJudge:
     stop: threading.Event = field(default_factory=threading.Event)
     executed: int = 0
     prepared: dict[str, str] = field(default_factory=dict)
+    ties: dict[tuple[Path, str], int] = field(default_factory=dict)  # replica, gold -> FIXED, ...
 
     def judge_pairs(
         self,
@@ -132,11 +92,9 @@ class PairJudge:
             *(table.pair(gold, predicted, 0) for gold, predicted in single),
         ]
         path = sqlite_file(database)
-        outcome = self._run_on(path or database, table.sql, pairs)
-        verdicts = [
-            self._on_original(outcome, pair, n, case, path or database)
-            for n, (pair, case) in enumerate(zip(pairs, cases))  # noqa: B905
-        ]
+        where = path or database
+        outcome = self._run_on(where, table.sql, pairs)
+        verdicts = [self._on_original(outcome, pairs[n], n, case, where) for n, case in enumerate(cases)]
         results = {text: outcome.results[0, at] for text, at in table.places.items() if (0, at) in outcome.results}
         right = [n for n, verdict in enumerate(verdicts) if verdict.right]
         files = replicas() if replicas is not None and right else ()
@@ -155,22 +113,13 @@ class PairJudge:
         return self.prepared[sql]
 
     def _ordered(self, gold: str) -> int:
-        if not self.rule.ordered or "order" not in gold.lower():
-            return 0
-        return ORDERED if order_matters(gold) else 0
+        by_order = self.rule.ordered and "order" in gold.lower() and order_matters(gold)
+        return ORDERED if by_order else 0
 
     def _run(self, files: Sequence[Path], sql: Sequence[str], pairs: Sequence[Pair]) -> PairsResult:
-        outcome = run_pairs(
-            self.pool,
-            files,
-            sql,
-            pairs,
-            timeout_s=self.timeout_s,
-            max_rows=self.max_rows,
-            mode=self.rule.settled,
-            blank=self.rule.blank_is_empty,
-            stop=self.stop,
-        )
+        bounds: dict[str, Any] = {"timeout_s": self.timeout_s, "max_rows": self.max_rows}
+        how: dict[str, Any] = {"mode": self.rule.settled, "blank": self.rule.blank_is_empty}
+        outcome = run_pairs(self.pool, files, sql, pairs, **bounds, **how, stop=self.stop)
         self.executed += outcome.executed
         return outcome
 
@@ -229,22 +178,17 @@ class PairJudge:
         if value is None and gold is not None and predicted is not None:
             matching = self._matching(where, case, gold, predicted)
             verdict.right = matching is not None
-            verdict.plain = False
             verdict.on_original = (matching or gold, predicted)
-            if verdict.right and self.rule.joint and self._columns_match_as_they_are(case, gold, predicted):
-                verdict.plain = True
+            plain = verdict.right and self.rule.joint
+            verdict.plain = plain and self._columns_match_as_they_are(case, gold, predicted)
         else:
             verdict.right = value == 1
         return verdict
 
-    # ------------------------------------------------------------------------------------------------- replicas
+    # ------------------------------------------------------------------------------------- replicas
 
     def _on_replicas(
-        self,
-        path: Path,
-        files: Sequence[Path],
-        cases: Sequence[QueryPair],
-        verdicts: Sequence[Verdict],
+        self, path: Path, files: Sequence[Path], cases: Sequence[QueryPair], verdicts: Sequence[Verdict]
     ) -> None:
         """Fill in ``robust`` and ``replicas`` of cases that are right on the original.
 
@@ -252,69 +196,53 @@ class PairJudge:
         depends on the physical order of rows.
         """
         table = _Table(self.prepare)
-        pairs = []
+        tried = []
         for case, verdict in zip(cases, verdicts, strict=True):
             rows = ROWS if self.rule.joint and not verdict.plain else 0
-            pairs.append(table.pair(case.gold, case.predicted, rows | self._ordered(case.gold)))
+            pair = table.pair(case.gold, case.predicted, rows | self._ordered(case.gold))
+            tried.append(_Tried(case, verdict, pair))
             verdict.replicas = 0
-        waiting: dict[int, list[int]] = {0: list(range(len(cases)))}  # next replica -> cases
-        together: dict[int, list[tuple[RunResult, RunResult]]] = {n: [] for n in range(len(cases))}
-        ties = Ties(self.rule, self._run, self.prepare)
+        waiting = {0: tried}  # next replica -> cases: the worker stops at any difference
         while waiting:
             first = min(waiting)
             group = waiting.pop(first)
             if first >= len(files):
                 continue
-            outcome = self._run(files[first:], table.sql, [pairs[n] for n in group])
-            differing: dict[int, list[str]] = {}
-            for (file, position), value in outcome.verdicts.items():
-                if value == 0:
-                    differing.setdefault(first + file, []).append(cases[group[position]].gold)
-            for file, golds in differing.items():
-                ties.learn(files[file], golds)
-            for position, n in enumerate(group):
-                if outcome.times_right[position] == len(files) - first:
-                    verdicts[n].replicas += len(files) - first
-                    continue
-                go_on = self._follow(
-                    ties, files, first, outcome, position, pairs[n], cases[n], verdicts[n], together[n]
-                )
+            outcome = self._run(files[first:], table.sql, [one.pair for one in group])
+            for at, file in enumerate(files[first:]):
+                wrong = [n for (f, n), value in outcome.verdicts.items() if f == at and value == 0]
+                self._learn_ties(file, [group[n].case.gold for n in wrong])
+            for position, one in enumerate(group):
+                go_on = self._follow(files, first, outcome, position, one)
                 if go_on is not None:
-                    waiting.setdefault(go_on, []).append(n)
-        for n, (case, verdict) in enumerate(zip(cases, verdicts, strict=True)):
-            if verdict.robust and self.rule.joint and (not verdict.plain):
-                verdict.robust = self._fits_everywhere(path, files, case, verdict, together[n])
+                    waiting.setdefault(go_on, []).append(one)
+        for one in tried:
+            if one.verdict.robust and self.rule.joint and not one.verdict.plain:
+                one.verdict.robust = self._fits_everywhere([path, *files], one)
 
     def _follow(
-        self,
-        ties: Ties,
-        files: Sequence[Path],
-        first: int,
-        outcome: PairsResult,
-        position: int,
-        pair: Pair,
-        case: QueryPair,
-        verdict: Verdict,
-        together: list[tuple[RunResult, RunResult]],
+        self, files: Sequence[Path], first: int, outcome: PairsResult, position: int, one: _Tried
     ) -> int | None:
-        """Take in what ``outcome`` says of one case; the replica to go on with where the worker stopped too early."""
-        for number in range(len(files) - first):
+        """Take in what ``outcome`` says of one case; the replica to go on with, or None."""
+        case, verdict = one.case, one.verdict
+        if outcome.times_right[position] == len(files) - first:
+            verdict.replicas += len(files) - first
+            return None
+        for number, file in enumerate(files[first:]):
             value = outcome.verdict(number, position)
-            gold, predicted = (outcome.results.get((number, index)) for index in pair[:2])
+            gold, predicted = (outcome.results.get((number, index)) for index in one.pair[:2])
             if value == 2:
                 continue
-            matching = None
             if value is None and gold is not None and predicted is not None:
-                matching = self._matching(files[first + number], case, gold, predicted)
-            if matching is not None and predicted is not None:
-                together.append((matching, predicted))
-                verdict.plain = verdict.plain and (
-                    not self.rule.joint or self._columns_match_as_they_are(case, matching, predicted)
-                )
-                value = 1
+                matching = self._matching(file, case, gold, predicted)
+                if matching is not None:
+                    one.together.append((matching, predicted))
+                    if verdict.plain and self.rule.joint:
+                        verdict.plain = self._columns_match_as_they_are(case, matching, predicted)
+                    value = 1
             if value == 1:
                 verdict.replicas += 1
-            elif not self._excused(ties, files[first + number], case, gold, predicted, certain=value == 0):
+            elif not self._excused(file, case.gold, gold, predicted, value == 0):
                 verdict.robust = False
                 verdict.replicas = len(files)
                 return None
@@ -323,50 +251,72 @@ class PairJudge:
         return None
 
     def _excused(
-        self,
-        ties: Ties,
-        replica: Path,
-        case: QueryPair,
-        gold: RunResult | None,
-        predicted: RunResult | None,
-        *,
-        certain: bool,
+        self, replica: Path, gold_sql: str, gold: RunResult | None, predicted: RunResult | None, certain: bool
     ) -> bool:
-        """Whether a difference on a replica may come of the order in which rows lie there, which nobody asked for.
+        """Whether a difference on a replica may come of the order in which rows lie there.
 
-        Not where the prediction does not run; and where only the order of the gold's rows is arbitrary, not where
-        the rows themselves differ. ``certain``: the worker's own verdict, which is that they do, and has no rows.
+        Not where the prediction does not run; and where only the order of the gold's rows is
+        arbitrary, not where the rows themselves differ. ``certain``: the worker's own verdict, that
+        they do, which has no rows.
         """
         if predicted is not None and not self.rule.usable(predicted):
             return False
-        kind = ties.decide(replica, case.gold)
-        if kind == ORDER:
-            return not certain and gold is not None and predicted is not None and ties.same(gold, predicted, UNORDERED)
+        self._learn_ties(replica, [gold_sql])
+        kind = self.ties.get((replica, gold_sql), FIXED)
+        if kind == ORDER and gold is not None and predicted is not None:
+            return not certain and self._same(gold, predicted, UNORDERED)
         return kind == ROWS_TOO
 
-    def _fits_everywhere(
-        self,
-        path: Path,
-        files: Sequence[Path],
-        case: QueryPair,
-        verdict: Verdict,
-        together: list[tuple[RunResult, RunResult]],
-    ) -> bool:
+    def _learn_ties(self, replica: Path, golds: Sequence[str]) -> None:
+        """Find out what of several golds' answers rests on the physical order of rows."""
+        from nl2sql.eval.replicas import shuffled_copies
+
+        new = (gold for gold in dict.fromkeys(golds) if (replica, gold) not in self.ties)
+        asked = [gold for gold in new if not order_free(gold)]
+        if not asked:
+            return
+        files = [replica, *shuffled_copies(replica, ROW_ORDERS)]
+        pairs = [(-1, n, ROWS) for n in range(len(asked))]
+        outcome = self._run(files, [self.prepare(gold) for gold in asked], pairs)
+        for n, gold in enumerate(asked):
+            expected, *others = (outcome.results[file, n] for file in range(len(files)))
+            usable = [other for other in others if self.rule.usable(other)]
+            known = ROWS_TOO
+            for kind, text in ((ORDER, UNORDERED), (FIXED, gold)):
+                if all(self._same(expected, other, text) for other in usable):
+                    known = kind
+            self.ties[replica, gold] = known
+
+    def _same(self, expected: RunResult, other: RunResult, gold: str) -> bool:
+        return self._judge(QueryPair(gold, gold), [expected], [other])
+
+    def _fits_everywhere(self, files: Sequence[Path], one: _Tried) -> bool:
         """Whether one column assignment fits the original and all replicas that say something."""
-        results = [verdict.on_original, *together] if verdict.on_original else []
-        if not results or len(together) < verdict.replicas:  # found equal on some, whose rows stayed in the worker
+        case, verdict = one.case, one.verdict
+        results = [verdict.on_original, *one.together] if verdict.on_original else []
+        if not results or len(one.together) < verdict.replicas:  # rows stayed in the worker
             table = _Table(self.prepare)
             pair = table.pair(case.gold, case.predicted, ROWS | self._ordered(case.gold))
-            outcome = self._run([path, *files], table.sql, [pair])
+            outcome = self._run(files, table.sql, [pair])
             results = []
-            for number in range(len(files) + 1):
+            for number, file in enumerate(files):
                 gold, predicted = (outcome.results.get((number, index)) for index in pair[:2])
                 if gold is None or predicted is None or outcome.verdict(number, 0) == 2:
                     continue
-                matching = self._matching([path, *files][number], case, gold, predicted)
+                matching = self._matching(file, case, gold, predicted)
                 if number == 0 or matching is not None:
                     results.append((matching or gold, predicted))
-        return self._judge(case, [pair[0] for pair in results if pair], [pair[1] for pair in results if pair])
+        return self._judge(case, [pair[0] for pair in results], [pair[1] for pair in results])
+
+
+@dataclass
+class _Tried:
+    """A case on the replicas. ``together``: results of both sides, where their rows are here."""
+
+    case: QueryPair
+    verdict: Verdict
+    pair: Pair
+    together: list[tuple[RunResult, RunResult]] = field(default_factory=list)
 
 
 class _Table:

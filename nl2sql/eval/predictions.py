@@ -20,10 +20,9 @@ import csv
 import io
 import json
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -66,12 +65,12 @@ def read_predictions(path: str | Path, questions: Sequence[Question]) -> tuple[d
     path = Path(path)
     of_run = (path / "predictions.jsonl").is_file()
     path = path / "predictions.jsonl" if of_run else path
-    reading = _Reading(path, questions)
+    reading, bounded = _Reading(path, questions), partial(read_bytes, most=MOST_BYTES)
     if path.is_dir() and (files := sorted(path.glob("*.sql"))):
-        texts = [(file.stem, _read_text(file, "prediction", _bounded), "") for file in files]
+        texts = [(file.stem, _read_text(file, "prediction", bounded), "") for file in files]
         _add_by_key(reading, texts)
     else:
-        text = _read_text(path, "predictions file", _bounded if of_run else Path.read_bytes)
+        text = _read_text(path, "predictions file", bounded if of_run else Path.read_bytes)
         _READERS[_kind(path, text)](reading, text)
     ids = [question.id for question in questions]
     if reading.predictions and ids and reading.predictions.keys().isdisjoint(ids):
@@ -173,16 +172,32 @@ class _Reading:
                 found.setdefault(first, []).append(question)
         return found
 
-    def meant(self, id_: str, record: Mapping[Any, Any]) -> str:
-        """The id of the question that ``record`` is for, among those that share ``id_`` and have no prediction yet."""
-        free = [question for question in self.namesakes.get(id_, ()) if question.id not in self.predictions]
-        text, database = (str(record[key]) if (key := _key(record, names)) else "" for names in (TEXT_KEYS, DB_KEYS))
+    @cached_property
+    def by_text(self) -> dict[str, list[Question]]:
+        found: dict[str, list[Question]] = {}
+        for question in self.questions:
+            found.setdefault(_plain(question.text), []).append(question)
+        return found
+
+    def meant(self, record: Mapping[Any, Any], id_: str | None, where: str = "") -> str:
+        """The id of the question that ``record`` is for, and that has no prediction yet.
+
+        Among those that share ``id_``; where that is None, those of the record's text, or ``where``.
+        """
+        keys = (_key(record, names) for names in (TEXT_KEYS, DB_KEYS))
+        text, database = ("" if key is None else str(record[key]).strip() for key in keys)
+        known = self.by_text.get(_plain(text), []) if id_ is None else self.namesakes.get(id_, [])
+        free = [question for question in known if question.id not in self.predictions]
+        if id_ is None and not database and len(known) == len(free) > 1:
+            same = f"{len(known)} questions have this text; taken in order"
+            self.remarks.append(f"{self.path} {where}: {same}")
         fitting = [
             question
             for question in free
             if database in ("", question.db_id) and (not text or _plain(text) == _plain(question.text))
         ]
-        return next((question.id for question in (*fitting, *free)), id_)
+        some = fitting if id_ is None else [*fitting, *free]
+        return next((question.id for question in some), id_ or where)
 
     def add(self, id_: str, sql: Any, where: str) -> None:
         """``sql`` may be null or a number, as some systems write for "failed": a blank prediction."""
@@ -191,10 +206,6 @@ class _Reading:
         if isinstance(sql, (dict, list)):
             raise UsageError(f"{self.path} {where}: the SQL has to be a text, found {str(sql)[:80]}")
         self.predictions[id_] = sql.strip() if isinstance(sql, str) else ""
-
-
-def _bounded(path: Path) -> bytes:
-    return read_bytes(path, MOST_BYTES)
 
 
 def _read_text(path: Path, what: str, read: Callable[[Path], bytes] = Path.read_bytes) -> str:
@@ -341,7 +352,7 @@ def _add_record(reading: _Reading, record: Any, where: str) -> None:
         shown = json.dumps(record, ensure_ascii=False)[:80]
         raise UsageError(f'{reading.path} {where}: expected an object with "id" and "sql", found {shown}')
     reading.look_beside(record, sql_key)
-    reading.add(reading.meant(str(record[id_key]), record), record[sql_key], where)
+    reading.add(reading.meant(record, str(record[id_key])), record[sql_key], where)
 
 
 def _read_text_lines(reading: _Reading, text: str) -> None:
@@ -395,7 +406,7 @@ def _add_by_key(reading: _Reading, entries: Sequence[tuple[str, Any, str]]) -> N
         )
     for key, sql, database in entries:
         by_id = target is reading.namesakes or key not in target
-        id_ = reading.meant(key, {"db_id": database}) if by_id else target[key][0].id
+        id_ = reading.meant({"db_id": database}, key) if by_id else target[key][0].id
         reading.add(id_, sql, f"entry {key!r}")
 
 
@@ -425,37 +436,16 @@ def _read_csv(reading: _Reading, text: str) -> None:
     for number, row in enumerate(rows, 1):
         if None in row or any(row[key] is None for key in needed):
             raise UsageError(f"{reading.path} row {number} has another number of fields than the header; quote the SQL")
-    ids = _csv_ids(reading, rows, columns)
-    for number, (id_, row) in enumerate(zip(ids, rows, strict=True), 1):
-        reading.look_beside(row, sql_key)
-        reading.add(reading.meant(id_, row) if id_key else id_, row[sql_key], f"row {number}")
-
-
-def _csv_ids(reading: _Reading, rows: Sequence[Mapping[str, str]], columns: Mapping[str, Any]) -> list[str]:
-    """Ids by the id column; else by the question's text (with its database, where given); else by position."""
-    questions = reading.questions
-    id_key, text_key, db_key = (_key(columns, names) for names in (ID_KEYS, TEXT_KEYS, DB_KEYS))
-    if id_key is not None:
-        return [row[id_key].strip() for row in rows]
-    if text_key is None:
+    db_key, by_position = _key(columns, DB_KEYS), not id_key and _key(columns, TEXT_KEYS) is None
+    if by_position:
         _check_count(reading, len(rows))
-        if db_key is not None:
-            _check_databases(reading.path, [row[db_key].strip() for row in rows], questions)
-        return [question.id for question in questions]
-    waiting: dict[tuple[str, str], list[str]] = {}
-    for question in questions:
-        key = (_plain(question.text), question.db_id if db_key is not None else "")
-        waiting.setdefault(key, []).append(question.id)
-    uses = Counter[tuple[str, str]]()
-    ids = []
+        databases = [row[db_key].strip() if db_key else "" for row in rows]
+        _check_databases(reading.path, databases, reading.questions)
     for number, row in enumerate(rows, 1):
-        key = (_plain(row[text_key]), row[db_key].strip() if db_key is not None else "")
-        same = waiting.get(key, [])
-        if len(same) > 1 and db_key is None and not uses[key]:
-            reading.remarks.append(f"{reading.path} row {number}: {len(same)} questions have this text; taken in order")
-        ids.append(same[uses[key]] if uses[key] < len(same) else f"row {number}")
-        uses[key] += 1
-    return ids
+        where, id_ = f"row {number}", row[id_key].strip() if id_key else None
+        meant = reading.questions[number - 1].id if by_position else reading.meant(row, id_, where)
+        reading.look_beside(row, sql_key)
+        reading.add(meant, row[sql_key], where)
 
 
 def _plain(text: str) -> str:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from queue import SimpleQueue
-from threading import Thread
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 from nl2sql.config import EvalConfig
 from nl2sql.errors import UsageError
@@ -19,18 +15,17 @@ from nl2sql.eval.rules import get_rule
 from nl2sql.eval.scores import ItemScore, Judged, Scores, replicas_name
 from nl2sql.eval.settings import ScoredDatabases, Settings, check_ts, settings_of
 from nl2sql.interfaces import Benchmark, Question, RunResult
+from nl2sql.machine import in_threads
 from nl2sql.sql.features import hardness
 from nl2sql.sql.parse import parse_bounded
 from nl2sql.sql.same import same_text
 
-T = TypeVar("T")
 Portion: TypeAlias = tuple[str, list[Question]]  # questions of one database that are judged in one go
 Statements: TypeAlias = Mapping[str, Sequence[str | None]]  # question id -> its distinct predictions
 
 PORTIONS = 3  # per worker, of the items of all databases: every further one loads its replicas anew
 SMALLEST_PORTION = 12  # items
 REPEATABLE = (None, "syntax", "unknown_table", "unknown_column", "ambiguous_column")  # outcomes that a text has always
-PATIENCE_S = 0.5  # for the threads of a run that was interrupted, whose workers are being killed
 
 
 def score(
@@ -116,97 +111,31 @@ def judge(
     judging = PairJudge(pool, get_rule(chosen.rule), chosen.timeout_s, chosen.max_rows, explain=settings.causes)
     databases = ScoredDatabases(benchmark, questions, settings, pool.workers)
     statements = {q.id: list(dict.fromkeys(p.get(q.id) for p in predictions.values())) for q in questions}
-    portions = _portions(questions, statements, pool.workers, alone=databases.of_questions is not None)
+    portions = _portions(questions, pool.workers, alone=databases.of_questions is not None)
     databases.left = Counter(db_id for db_id, _ in portions)
     items: dict[str, dict[str | None, ItemScore]] = {}
+    parse_bounded("SELECT 1")  # imported by several threads at once, sqlglot's modules may fail
     from tqdm.auto import tqdm
 
     with tqdm(total=len(questions), desc="scoring", unit="item", disable=not settings.progress) as bar:
         jobs = [partial(_judge, judging, databases, portion, statements) for portion in portions]
-        for number, scores in _in_threads(jobs, pool.workers, judging.stop):
+        for number, scores in in_threads(jobs, pool.workers, judging.stop):
             items.update(scores)
             bar.update(len(portions[number][1]))
     return Judged(items, databases.warnings, databases.most, judging.executed)
 
 
-def _in_threads(jobs: Sequence[Callable[[], T]], threads: int, stop: threading.Event) -> Iterator[tuple[int, T]]:
-    """(number, result) of every job as it is done. Whatever goes wrong, Ctrl-C included, sets ``stop`` and is raised.
-
-    Daemon threads: what does not look at ``stop`` (a replica being built) must not keep an interrupted program alive.
-    """
-    waiting = iter(range(len(jobs)))
-    lock = threading.Lock()
-    done: SimpleQueue[tuple[int, T | None, BaseException | None]] = SimpleQueue()
-
-    def work() -> None:
-        while not stop.is_set():
-            with lock:
-                number = next(waiting, None)
-            if number is None:
-                return
-            try:
-                done.put((number, jobs[number](), None))
-            except BaseException as error:  # noqa: BLE001  raised again where the results are taken
-                done.put((number, None, error))
-
-    parse_bounded("SELECT 1")  # imported by several threads at once, sqlglot's compiled modules may fail
-    crew = [Thread(target=work, name=f"score-{n}", daemon=True) for n in range(min(threads, len(jobs)))]
-    try:
-        for thread in crew:
-            thread.start()
-        for _ in jobs:
-            number, result, error = done.get()
-            if error is not None:
-                raise error
-            yield number, result  # type: ignore[misc]
-    except BaseException:
-        stop.set()
-        give_up = time.monotonic() + PATIENCE_S
-        for thread in crew:
-            if thread.is_alive():  # Ctrl-C may come while they are being started
-                thread.join(max(0.0, give_up - time.monotonic()))
-        raise
-
-
-def _portions(questions: Sequence[Question], statements: Statements, workers: int, alone: bool) -> list[Portion]:
-    """Databases in turn, large ones cut up; questions that share a statement stay together.
+def _portions(questions: Sequence[Question], workers: int, alone: bool) -> list[Portion]:
+    """Databases in turn, large ones cut up, where questions of one gold lie side by side.
 
     ``alone``: each question has databases of its own, and makes a portion of its own.
     """
-    if alone:
-        return [(question.db_id, [question]) for question in sorted(questions, key=lambda q: q.db_id)]
-    size = max(SMALLEST_PORTION, len(questions) // (workers * PORTIONS))
+    size = 1 if alone else max(SMALLEST_PORTION, len(questions) // (workers * PORTIONS))
     by_database: dict[str, list[Question]] = {}
-    for question in questions:
+    for question in sorted(questions, key=lambda q: q.gold[:1]):
         by_database.setdefault(question.db_id, []).append(question)
-    portions: list[Portion] = []
-    for db_id, members in sorted(by_database.items(), key=lambda entry: (-len(entry[1]), entry[0])):
-        portions.append((db_id, []))
-        for group in _connected(members, statements) if len(members) > size else [members]:
-            if portions[-1][1] and len(portions[-1][1]) + len(group) > size:
-                portions.append((db_id, []))
-            portions[-1][1].extend(group)
-    return portions
-
-
-def _connected(questions: Sequence[Question], statements: Statements) -> list[list[Question]]:
-    """Groups of questions such that no statement is in two of them."""
-    parents: dict[str, str] = {}
-
-    def root(key: str) -> str:
-        while parents.setdefault(key, key) != key:
-            parents[key] = parents[parents[key]]
-            key = parents[key]
-        return key
-
-    for question in questions:
-        for sql in (*question.gold, *statements[question.id]):
-            if sql and sql.strip():
-                parents[root(f"sql {sql}")] = root(f"id {question.id}")
-    groups: dict[str, list[Question]] = {}
-    for question in questions:
-        groups.setdefault(root(f"id {question.id}"), []).append(question)
-    return list(groups.values())
+    databases = sorted(by_database.items(), key=lambda entry: (-len(entry[1]), entry[0]))
+    return [(db_id, of[at : at + size]) for db_id, of in databases for at in range(0, len(of), size)]
 
 
 def _judge(

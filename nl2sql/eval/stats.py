@@ -18,6 +18,7 @@ import math
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
+from statistics import NormalDist
 from typing import Any, TypeVar
 
 # ----------------------------------------------------------------- the binomial and t distributions
@@ -45,19 +46,27 @@ def binomial_mass(k: int, n: int, p: float) -> float:
     return math.exp(ways + k * math.log(p) + (n - k) * math.log1p(-p))
 
 
+def binomial_cdf(k: int, n: int, p: float) -> float:
+    """P(X <= k) of a binomial X of ``n`` trials with probability ``p``, summed from its smaller side."""
+    if k >= n * p:
+        return 1.0 - binomial_cdf(n - k - 1, n, 1 - p)
+    term = total = binomial_mass(k, n, p)
+    while k > 0 and term > 1e-18 * total:
+        term *= k * (1 - p) / ((n - k + 1) * p)
+        total += term
+        k -= 1
+    return total
+
+
 @cache
 def critical_counts(n: int, alpha: float) -> tuple[int, ...]:
     """For 0 to ``n`` pairs that differ: the largest count of the rarer kind that exact McNemar finds significant.
 
     -1 where none is. From one number of pairs to the next it stays, or grows by one.
     """
-    bound, below = -1, 0.0  # below: P(X <= bound) at 1/2
-    counts = [bound]
-    for pairs in range(1, n + 1):
-        below -= 0.5 * binomial_mass(bound, pairs - 1, 0.5)
-        more = below + binomial_mass(bound + 1, pairs, 0.5)
-        if 2 * more <= alpha * (1 + 1e-12):
-            bound, below = bound + 1, more
+    bound, counts = -1, []
+    for pairs in range(n + 1):
+        bound += 2 * binomial_cdf(bound + 1, pairs, 0.5) <= alpha * (1 + 1e-12)
         counts.append(bound)
     return tuple(counts)
 
@@ -68,28 +77,12 @@ def mcnemar_power(n: int, share: float, win: float, alpha: float) -> float:
     share: of items on which the systems differ. win: of those, the ones that the first wins. The pairs that differ are
     binomial, and so are the wins among them.
     """
-    bounds = critical_counts(n, alpha)
     power = 0.0
-    tails: tuple[float, float] | None = None  # P(X <= bound) of losses, and of wins
-    for pairs in range(n + 1):
+    for pairs, bound in enumerate(critical_counts(n, alpha)):
         weight = binomial_mass(pairs, n, share)
-        if weight <= 1e-12:
-            tails = None
-            continue
-        bound = bounds[pairs]
-        low, high = (_next_tail(tails and tails[i], bounds, pairs, p) for i, p in enumerate((win, 1 - win)))
-        tails = (low, high)
-        power += weight * (low + high if bound >= 0 else 0.0)
+        if bound >= 0 and weight > 1e-12:
+            power += weight * sum(binomial_cdf(bound, pairs, p) for p in (win, 1 - win))
     return power
-
-
-def _next_tail(before: float | None, bounds: tuple[int, ...], pairs: int, p: float) -> float:
-    """P(X <= bound) of ``pairs`` trials, from that of one trial less where it is known."""
-    bound = bounds[pairs]
-    if before is None:
-        return math.fsum(binomial_mass(k, pairs, p) for k in range(bound + 1))
-    stayed = before - p * binomial_mass(bounds[pairs - 1], pairs - 1, p)
-    return stayed + (binomial_mass(bound, pairs, p) if bound > bounds[pairs - 1] else 0.0)
 
 
 @cache
@@ -168,7 +161,7 @@ def clustered_interval(values: Sequence[bool], clusters: Sequence[Hashable], con
         sums[cluster] = sums.get(cluster, 0.0) + (bool(value) - mean)
     groups = len(sums)
     if groups < MIN_CLUSTERS:
-        return wilson_interval(mean, n, _normal_quantile(confidence))
+        return wilson_interval(mean, n, NormalDist().inv_cdf(0.5 + confidence / 2))
     independent = mean * (1 - mean) / n
     robust = groups / (groups - 1) * math.fsum(part * part for part in sums.values()) / n**2
     effect = max(1.0, robust / independent) if independent > 0 else 1.0
@@ -313,9 +306,3 @@ def _mcnemar_power(n: int, effect: float, discordant: float, alpha: float) -> fl
     """Probability that the exact test is significant at a difference of ``effect``."""
     share = max(discordant, effect)
     return mcnemar_power(n, share, (share + effect) / (2 * share) if share else 0.5, alpha)
-
-
-def _normal_quantile(confidence: float) -> float:
-    from statistics import NormalDist
-
-    return NormalDist().inv_cdf(0.5 + confidence / 2)

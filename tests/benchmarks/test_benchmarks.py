@@ -23,7 +23,7 @@ from nl2sql.benchmarks.check import check_questions
 from nl2sql.benchmarks.layouts import read_records, with_unique_ids
 from nl2sql.benchmarks.load import OnEngine
 from nl2sql.errors import BenchmarkError, DatabaseError, UsageError
-from nl2sql.eval.suites.check import check_strength
+from nl2sql.eval.suites import check_strength
 from nl2sql.interfaces import Question
 
 SHARED = os.environ.get("NL2SQL_BENCHMARKS")  # read before the fixture below takes it away

@@ -20,8 +20,8 @@ from nl2sql.databases.sqlite.database import QueryPool
 from nl2sql.errors import UsageError
 from nl2sql.eval import exact_match, score, score_many
 from nl2sql.eval.scores import ItemScore, Scores
-from nl2sql.eval.scoring import _in_threads
 from nl2sql.interfaces import Question
+from nl2sql.machine import in_threads
 from nl2sql.sql.features import order_free
 from nl2sql.sql.same import same_text
 
@@ -356,6 +356,6 @@ def test_ctrl_c_while_threads_are_being_started_stays_ctrl_c() -> None:
     sys.setswitchinterval(1.0)
     try:
         with pytest.raises(KeyboardInterrupt):
-            list(_in_threads([interrupt, interrupt], 2, threading.Event()))
+            list(in_threads([interrupt, interrupt], 2, threading.Event()))
     finally:
         sys.setswitchinterval(before)

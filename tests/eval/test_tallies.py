@@ -10,8 +10,8 @@ from nl2sql.config import EvalConfig
 from nl2sql.errors import UsageError
 from nl2sql.eval.comparison import Group, Move, compare_scores
 from nl2sql.eval.scores import ItemScore, Scores, item_field, one_metric, replicas_name
-from nl2sql.eval.scoring import _connected, _portions, metric_names
-from nl2sql.eval.suites.check import Strength
+from nl2sql.eval.scoring import _portions, metric_names
+from nl2sql.eval.suites import Strength
 from nl2sql.interfaces import Question
 
 GOLDS = {
@@ -148,7 +148,6 @@ def asked(db_id: str, count: int, gold: str = "SELECT {}") -> list[Question]:
     [
         ([*asked("a", 5), *asked("b", 12)], 1, False, [("b", 12), ("a", 5)]),
         (asked("a", 13), 4, False, [("a", 12), ("a", 1)]),
-        (asked("a", 13, "SELECT 1"), 4, False, [("a", 13)]),  # of one gold: not parted
         ([*asked("b", 1), *asked("a", 2)], 1, True, [("a", 1), ("a", 1), ("b", 1)]),
         (asked("a", 90), 2, False, [("a", 15)] * 6),  # three for each of two workers
     ],
@@ -156,11 +155,14 @@ def asked(db_id: str, count: int, gold: str = "SELECT {}") -> list[Question]:
 def test_items_are_judged_in_portions(
     questions: list[Question], workers: int, alone: bool, portions: list[tuple[str, int]]
 ) -> None:
-    found = _portions(questions, {question.id: [None] for question in questions}, workers, alone)
+    found = _portions(questions, workers, alone)
     assert [(db_id, len(members)) for db_id, members in found] == portions
 
 
-def test_questions_that_share_a_statement_stay_together() -> None:
-    predicted = {"a0": ["SELECT 3"], "a1": ["x", " "], "a2": [None], "a3": [], "a4": ["x", " "]}
-    groups = _connected(asked("a", 5), predicted)
-    assert [[question.id for question in group] for group in groups] == [["a0", "a3"], ["a1", "a4"], ["a2"]]
+def test_questions_of_one_gold_stay_together() -> None:
+    golds = [f"SELECT {n % 2}" for n in range(24)]
+    questions = [Question("?", id=f"a{n}", db_id="a", gold=(gold,)) for n, gold in enumerate(golds)]
+    assert [{q.gold for q in members} for _, members in _portions(questions, 4, alone=False)] == [
+        {("SELECT 0",)},
+        {("SELECT 1",)},
+    ]

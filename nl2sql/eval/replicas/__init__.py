@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from nl2sql.databases.sqlite.disk import stored_bytes
-from nl2sql.databases.sqlite.files import shown_path, unusable
+from nl2sql.databases.sqlite.files import fingerprint_sqlite, shown_path, unusable
 from nl2sql.databases.sqlite.process import PATIENCE, Children, FramedChild
 from nl2sql.databases.sqlite.vetting import rows_deadline
 from nl2sql.errors import DatabaseError, UsageError, one_line
@@ -77,22 +77,23 @@ def shuffled_copies(path: str | Path, seeds: Sequence[int | None]) -> list[Path]
 
 
 def _folder(path: Path, method: str) -> Path:
+    key = hashlib.sha256(f"{content(path)}|{method}".encode()).hexdigest()
+    return cache_dir("replicas", key[:24])
+
+
+def content(path: Path) -> str:
+    """Fingerprint of a file's content, remembered while it does not change. Raises DatabaseError."""
     try:
         if not path.is_file():
             raise DatabaseError(f"database file {shown_path(path)} does not exist")
         stat = path.stat()
     except OSError as error:
         raise unusable(path, error) from None
-    content = _fingerprint(path.resolve(), stat.st_mtime_ns, stat.st_size)
-    key = hashlib.sha256(f"{content}|{method}".encode()).hexdigest()
-    return cache_dir("replicas", key[:24])
+    return _fingerprint(path.resolve(), stat.st_mtime_ns, stat.st_size)
 
 
 @lru_cache(maxsize=4096)
 def _fingerprint(path: Path, modified_ns: int, size: int) -> str:
-    """Content fingerprint, remembered for as long as the file does not change."""
-    from nl2sql.databases.sqlite.files import fingerprint_sqlite
-
     return fingerprint_sqlite(path)
 
 

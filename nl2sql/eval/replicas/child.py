@@ -17,7 +17,9 @@ import random
 import re
 import signal
 import sqlite3
+import sys
 from collections.abc import Callable
+from logging.handlers import BufferingHandler
 from pathlib import Path
 from typing import Any
 
@@ -33,17 +35,6 @@ LARGEST_FILE = 2**32
 LAST_RESORT_S = 30  # after which an orphan ends; the parent kills sooner
 # Rows from which look-ups need the keys' indexes; below, an index would only lend its order to scans.
 INDEX_FROM = 5_000
-
-
-class _Warnings(logging.Handler):
-    """Collects what would have been logged, for the parent to log."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lines: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(record.getMessage())
 
 
 class _Work:
@@ -69,11 +60,11 @@ class _Work:
 def main() -> None:
     """Answer requests until the socket closes."""
     restrict_process(LARGEST_FILE)
-    warnings, work = _Warnings(), _Work()
+    warnings, work = BufferingHandler(sys.maxsize), _Work()
     logging.getLogger("nl2sql").addHandler(warnings)
     for request in requests():
         signal.alarm(int(request["seconds"] * PATIENCE) + LAST_RESORT_S)
-        warnings.lines.clear()
+        warnings.flush()
         try:
             answer = work.done(request)
         except MemoryError:
@@ -81,7 +72,7 @@ def main() -> None:
         except (OSError, sqlite3.Error) as error:
             answer = {"error": str(error)}
         signal.alarm(0)
-        reply({**answer, "log": warnings.lines})
+        reply({**answer, "log": [record.getMessage() for record in warnings.buffer]})
 
 
 # ------------------------------------------------------------ the same rows in another physical order

@@ -24,7 +24,8 @@ from __future__ import annotations
 import logging
 import random
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -115,8 +116,7 @@ class Perturber:
 
     def write(self, target: Path, number: int) -> None:
         """Write replica ``number`` into the empty file ``target``."""
-        connection = sqlite3.connect(target, isolation_level=None)
-        try:
+        with closing(sqlite3.connect(target, isolation_level=None)) as connection:
             connection.executescript(f"PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF; {self.encoding}")
             connection.execute("PRAGMA foreign_keys=OFF")
             connection.execute("BEGIN")
@@ -129,8 +129,6 @@ class Perturber:
             # last: an index on an expression may refuse a changed row, a trigger must not fire on our own rows
             self._create(connection, ("index", "view", "trigger"))
             connection.execute("COMMIT")
-        finally:
-            connection.close()
 
     def _create(self, connection: sqlite3.Connection, kinds: Sequence[str]) -> None:
         for kind in kinds:
@@ -167,6 +165,8 @@ class _Table:
         self.plain = [c for c in range(len(shape.names)) if c not in self.keys and c not in self.linked]
         self.moments = {c: read_moments(row[c] for row in self.original if row[c] is not None) for c in self.plain}
         self.scales = {c: present for c in self.plain if (present := self._scale(c))}
+        self.values: dict[int, set[Any]] = {}  # of a key's column, and the largest number among them
+        self.highest: dict[int, int] = {}
 
     def _scale(self, column: int) -> set[Any]:
         """The column's values where they are three or more numbers, dates or times, all different; else nothing."""
@@ -295,38 +295,30 @@ class _Table:
     def _duplicates(self, rows: list[Row], parents: dict[HeldForeignKey, Keys]) -> list[Row]:
         known = [*self.original, *rows]
         taken = {columns: {tuple(row[c] for c in columns) for row in known} for columns in self.unique}
-        values: dict[int, set[Any]] = {}
-        highest: dict[int, int] = {}
         added = []
         for place in self._some(len(rows), 0.1, at_least=1):
             row = list(rows[place])
             if self.rng.random() < 0.5:  # the other half are duplicates in all but their keys
                 for column in self.scales:
                     self._move_on_scale(row, column)
-            for columns in self.unique:
-                self._make_unique(row, columns, taken[columns], parents, values, highest)
+            for columns, there in taken.items():
+                self._make_unique(row, columns, there, parents)
             added.append(row)
         return added
 
     def _make_unique(
-        self,
-        row: Row,
-        columns: tuple[int, ...],
-        taken: set[tuple[Any, ...]],
-        parents: dict[HeldForeignKey, Keys],
-        values: dict[int, set[Any]],
-        highest: dict[int, int],
+        self, row: Row, columns: tuple[int, ...], taken: set[tuple[Any, ...]], parents: dict[HeldForeignKey, Keys]
     ) -> None:
         """Change ``row`` so that its values in ``columns`` are new; where no try succeeds, it will be refused."""
         own = next((c for c in columns if c not in self.linked and row[c] is not None), None)
         if own is not None:
-            if own not in values:
-                values[own] = {r[own] for r in self.original}
-                highest[own] = max((v for v in values[own] if isinstance(v, int)), default=0)
-            row[own] = fresh(row[own], values[own], highest[own])
-            values[own].add(row[own])
+            if own not in self.values:
+                self.values[own] = {r[own] for r in self.original}
+                self.highest[own] = max((v for v in self.values[own] if isinstance(v, int)), default=0)
+            row[own] = fresh(row[own], self.values[own], self.highest[own])
+            self.values[own].add(row[own])
             if isinstance(row[own], int):
-                highest[own] = max(highest[own], row[own])
+                self.highest[own] = max(self.highest[own], row[own])
         else:
             within = [(key, known) for key, known in parents.items() if set(key.columns) & set(columns) and known]
             for _ in range(8 if within else 0):
@@ -340,7 +332,13 @@ class _Table:
     def _insert(self, connection: sqlite3.Connection, rows: list[Row]) -> None:
         columns, places = self.shape.column_list(), ", ".join("?" * len(self.shape.names))
         statement = f"INSERT OR IGNORE INTO {quoted(self.shape.name)} ({columns}) VALUES ({places})"
-        insert: Callable[[Row], bool] = lambda row: _inserted(connection, statement, row)  # noqa: E731
+
+        def insert(row: Row) -> bool:
+            try:
+                return connection.execute(statement, row).rowcount == 1
+            except (sqlite3.IntegrityError, sqlite3.DataError, UnicodeEncodeError):
+                return False
+
         refused = sum(not insert(row) for row in rows)
         if refused > len(rows) // 2:  # constraints between columns: the rows as they were are better than none
             for row in self.original:
@@ -350,13 +348,6 @@ class _Table:
         """Distinct places among ``count``, a ``share`` of them in the mean."""
         wanted = min(count, max(at_least, int(count * share + self.rng.random())))
         return self.rng.sample(range(count), wanted)
-
-
-def _inserted(connection: sqlite3.Connection, statement: str, row: Row) -> bool:
-    try:
-        return connection.execute(statement, row).rowcount == 1
-    except (sqlite3.IntegrityError, sqlite3.DataError, UnicodeEncodeError):
-        return False
 
 
 def _read_virtual(connection: sqlite3.Connection, name: str, bound: int) -> list[Any]:

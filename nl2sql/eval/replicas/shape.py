@@ -161,7 +161,8 @@ def _with_foreign_keys(connection: sqlite3.Connection, shape: TableShape, shapes
         theirs = parent.unique[0] if targets[0] is None and parent.unique else _positions(parent, targets)
         if ours and theirs and len(ours) == len(theirs):
             key = HeldForeignKey(ours, parent.name, theirs)
-            if _holds(connection, shape, parent, key):
+            dangle = f"SELECT 1 FROM {quoted(shape.name)} WHERE {dangling(shape, parent, key)} LIMIT 1"
+            if connection.execute(dangle).fetchone() is None:
                 keys.append(key)
     return replace(shape, foreign_keys=tuple(keys))
 
@@ -179,22 +180,16 @@ def dangling(shape: TableShape, parent: TableShape, key: HeldForeignKey) -> str:
     Text is compared by the parent's collation, as SQLite does for foreign keys: 'a1' refers to 'A1' where that is
     NOCASE. A parent without one leaves it to the child's own, as ``child.key = parent.key`` does.
     """
-    ours, theirs = _compared_list(shape, parent, key), parent.column_list(key.parent_columns)
+    collations = map(parent.collation, key.parent_columns)
+    ours = ", ".join(
+        quoted(shape.names[column]) + (f" COLLATE {collation}" if collation else "")
+        for column, collation in zip(key.columns, collations, strict=True)
+    )
+    theirs = parent.column_list(key.parent_columns)
     set_here = " AND ".join(f"{quoted(shape.names[c])} IS NOT NULL" for c in key.columns)
     set_there = " AND ".join(f"{quoted(parent.names[c])} IS NOT NULL" for c in key.parent_columns)
     left = ours if len(key.columns) == 1 else f"({ours})"
     return f"{set_here} AND {left} NOT IN (SELECT {theirs} FROM {quoted(parent.name)} WHERE {set_there})"
-
-
-def _compared_list(shape: TableShape, parent: TableShape, key: HeldForeignKey) -> str:
-    collations = [parent.collation(column) for column in key.parent_columns]
-    names = [quoted(shape.names[column]) for column in key.columns]
-    return ", ".join(f"{name} COLLATE {c}" if c else name for name, c in zip(names, collations, strict=True))
-
-
-def _holds(connection: sqlite3.Connection, shape: TableShape, parent: TableShape, key: HeldForeignKey) -> bool:
-    condition = dangling(shape, parent, key)
-    return connection.execute(f"SELECT 1 FROM {quoted(shape.name)} WHERE {condition} LIMIT 1").fetchone() is None
 
 
 def _parents_first(shapes: Sequence[TableShape]) -> list[TableShape]:

@@ -50,16 +50,6 @@ class Compare(Protocol):
     ) -> float: ...
 
 
-def unchanged(sql: str) -> str:
-    """The statement as it is: what most rules execute."""
-    return sql
-
-
-def alone(gold_sql: str) -> tuple[str, ...]:
-    """A gold that stands for itself only: what most rules accept."""
-    return (gold_sql,)
-
-
 @dataclass(frozen=True)
 class OwnCompare:
     """A comparison of a user's own. Raises UsageError, with its name, for what it raises and points beyond 0 to 1."""
@@ -94,8 +84,8 @@ class Rule:
 
     name: str
     compare: Compare
-    prepare: Callable[[str], str] = unchanged
-    accepts: Callable[[str], tuple[str, ...]] = alone
+    prepare: Callable[[str], str] = str  # the statement as it is
+    accepts: Callable[[str], tuple[str, ...]] = lambda gold_sql: (gold_sql,)
     blank_is_empty: bool = False
     failed_gold: bool | None = None
     settled: Literal["equal", "set", "bag"] = "equal"

@@ -207,8 +207,10 @@ def suites_match(
             return False
         if _width(expected) != _width(actual) or len(expected.rows) != len(actual.rows):
             return False
-    gold_rows, predicted_rows = _tagged(gold), _tagged(predicted)
-    ranks = [rank for result in gold for rank in _ranks(result)]
+    gold_rows, predicted_rows = (  # each row behind the number of its database
+        [(n, *row) for n, result in enumerate(results) for row in result.rows] for results in (gold, predicted)
+    )
+    ranks = [r for g in gold for r in (g.places if isinstance(g, Placed) else [None] * len(g.rows))]
     exact = _in_order(gold_rows, predicted_rows, keys, ranks) if ordered else (gold_rows, predicted_rows)
     if not gold_rows or Counter(exact[0]) == Counter(exact[1]):
         return True
@@ -223,19 +225,10 @@ def suites_match(
     return close_bag(_columns(gold_rows, tags), _columns(predicted_rows, tags), tolerance)
 
 
-def _ranks(result: RunResult) -> Ranks:
-    return result.places if isinstance(result, Placed) else (None,) * len(result.rows)
-
-
 def _columns(rows: Cells, tags: Cells) -> list[Column]:
     """The columns, the first of them ``tags`` (one cell per row) where there are any."""
     columns = list(zip(*rows, strict=True))
     return [tuple(tag for (tag,) in tags), *columns[1:]] if tags else columns
-
-
-def _tagged(results: Sequence[RunResult]) -> Cells:
-    """The rows of all databases, each behind the number of its database."""
-    return [(number, *row) for number, result in enumerate(results) for row in result.rows]
 
 
 def _in_order(gold: Cells, predicted: Cells, keys: Sequence[int] | None, ranks: Ranks) -> tuple[Cells, Cells]:
@@ -317,15 +310,14 @@ def columns_match(gold: Sequence[Column], predicted: Sequence[Column]) -> bool:
     def step(depth: int, column: Column, keys: tuple[Column, Column]) -> Any:
         """``keys``: for every row a number that stands for its cells in the columns assigned so far."""
         numbers: dict[Hashable, int] = {}
-        left, right = _numbered(keys[0], columns[depth], numbers), _numbered(keys[1], column, numbers)
+        left, right = (
+            tuple(numbers.setdefault(pair, len(numbers)) for pair in zip(known, cells, strict=True))
+            for known, cells in zip(keys, (columns[depth], column), strict=True)
+        )
         return (left, right) if Counter(left) == Counter(right) else None
 
     trials = max(SEARCH_TRIALS, SEARCH_CELLS // max(1, len(tags)))
     return assignment_exists(predicted[1:], candidates, trials, step, (tags, tags))
-
-
-def _numbered(keys: Column, column: Column, numbers: dict[Hashable, int]) -> Column:
-    return tuple(numbers.setdefault(pair, len(numbers)) for pair in zip(keys, column, strict=True))
 
 
 def _signature(tags: Column, column: Column) -> frozenset[tuple[Any, int]]:

@@ -2,7 +2,7 @@
 
 ``suite_databases(path, golds, n, seed)`` gives at most ``n`` databases for the accepted golds of one question. They
 are generated from the schema, the database's own values and the constants of the golds and their neighbours, and
-chosen greedily by what they kill; ``check.py`` measures that. How it works, and how strong it is: ``docs/suites.md``.
+chosen greedily by what they kill, which ``check_strength`` measures. How it works: ``docs/suites.md``.
 
 SQL is executed in sandboxed child processes only. Suites are kept in the cache under the content of the original, the
 golds, ``n``, the seed and ``METHOD``.
@@ -16,23 +16,27 @@ import shutil
 import sqlite3
 import tempfile
 import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
-from functools import lru_cache
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any, TypeAlias
 
+import sqlglot
+from tqdm.auto import tqdm
+
+from nl2sql.databases.sqlite.files import sqlite_file
 from nl2sql.databases.sqlite.process import FramedChild
 from nl2sql.errors import DatabaseError, UsageError
-from nl2sql.interfaces import Question
-from nl2sql.machine import cache_dir, from_json, write_whole
+from nl2sql.eval.replicas import content, perturbed_replicas
+from nl2sql.interfaces import Benchmark, Question
+from nl2sql.machine import cache_dir, from_json, in_threads, write_whole
 
 __all__ = ["METHOD", "Suite", "SuiteOrder", "build_suites", "suite_databases", "suite_fingerprint"]
 
-
-METHOD = "suite-9"  # part of every cache key: change it whenever the same input is to give another suite
+METHOD = "suite-10"  # part of every cache key: change it whenever the same input is to give another suite
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,8 @@ class SuiteOrder:
 
     def folder(self) -> Path:
         """The folder of the suite in the cache, whether or not it is built yet. Raises DatabaseError without a file."""
-        parts = json.dumps([METHOD, _library(), content(self.path), sorted(set(self.golds)), self.n, self.seed])
+        given = [content(self.path), sorted(set(self.golds)), self.n, self.seed]
+        parts = json.dumps([METHOD, sqlglot.__version__, *given])  # sqlglot writes the neighbours
         return cache_dir("suites") / hashlib.sha256(parts.encode("utf-8", "replace")).hexdigest()[:24]
 
 
@@ -110,29 +115,6 @@ def build_suites(orders: Sequence[SuiteOrder], *, workers: int = 2) -> Iterator[
             yield index, suite
 
 
-def content(path: Path) -> str:
-    """Fingerprint of the original's content. Raises DatabaseError where there is none."""
-    if not path.is_file():
-        raise DatabaseError(f"database file {path} does not exist")
-    stat = path.stat()
-    return _content(path.resolve(), stat.st_mtime_ns, stat.st_size)
-
-
-@lru_cache(maxsize=4096)
-def _content(path: Path, modified_ns: int, size: int) -> str:
-    from nl2sql.databases.sqlite.files import fingerprint_sqlite
-
-    return fingerprint_sqlite(path)
-
-
-@lru_cache(maxsize=1)
-def _library() -> str:
-    """Neighbours are written by sqlglot, so its version is part of a suite's identity."""
-    from importlib.metadata import version
-
-    return version("sqlglot")
-
-
 def source_data(path: Path) -> dict[str, Any]:
     """The original as data for the building process. Raises DatabaseError."""
     from nl2sql.eval.suites.arena import read_source
@@ -183,27 +165,12 @@ Task: TypeAlias = tuple[Path, dict[str, Any]]  # an original, and what is asked 
 
 def run_tasks(tasks: Sequence[Task], workers: int = 2) -> Iterator[tuple[int, dict[str, Any]]]:
     """(index, reply) of every task as they finish; ``{"error": ...}`` for one that failed."""
-    groups: dict[Path, list[int]] = {}
-    for index, (path, _) in enumerate(tasks):
-        groups.setdefault(path, []).append(index)
-    # database by database; a large group is cut, so that no process is left with it at the end
-    queue = [group[at : at + 12] for group in groups.values() for at in range(0, len(group), 12)]
+    order = sorted(range(len(tasks)), key=lambda index: tasks[index][0])  # database by database
     local = threading.local()
     made: list[FramedChild] = []
-    done: SimpleQueue[tuple[int, dict[str, Any] | BaseException]] = SimpleQueue()
     stopped = threading.Event()
 
-    def run_group(group: list[int]) -> None:
-        for index in group:
-            if stopped.is_set():
-                return
-            try:
-                done.put((index, run_task(*tasks[index])))
-            except BaseException as error:
-                done.put((index, error))
-                raise
-
-    def run_task(path: Path, request: dict[str, Any]) -> dict[str, Any]:
+    def run(path: Path, request: dict[str, Any]) -> dict[str, Any]:
         worker: FramedChild | None = getattr(local, "worker", None)
         if worker is None:
             worker = local.worker = FramedChild("nl2sql.eval.suites.distil", last_words=True)
@@ -224,18 +191,12 @@ def run_tasks(tasks: Sequence[Task], workers: int = 2) -> Iterator[tuple[int, di
         except DatabaseError as error:  # of the original
             return {"error": str(error)}
 
-    pool = ThreadPoolExecutor(max(1, min(workers, len(queue) or 1)))
     try:
-        for group in queue:
-            pool.submit(run_group, group)
-        for _ in tasks:  # one by one, so that whoever is stopped has kept what was ready
-            index, reply = done.get()
-            if isinstance(reply, BaseException):
-                raise reply
-            yield index, reply
+        jobs = [partial(run, *tasks[index]) for index in order]
+        for number, reply in in_threads(jobs, workers, stopped):
+            yield order[number], reply
     finally:
         stopped.set()
-        pool.shutdown(wait=False, cancel_futures=True)
         for worker in made:
             worker.close()
 
@@ -259,16 +220,11 @@ def suites_of(
     Built where the cache has none; None where that failed. ``path_of`` gives the file of a database id, None where
     there is none (the question is then left out).
     """
-    from tqdm.auto import tqdm
-
     files: dict[str, list[Path] | None] = {}
     warnings: list[str] = []
-    asked = [(question, path) for question in questions if (path := path_of(question.db_id)) is not None]
-    orders = [SuiteOrder(path, tuple(question.gold), n, seed) for question, path in asked]
+    paths = {question.id: path for question in questions if (path := path_of(question.db_id))}
     without = 0
-    building = build_suites(orders, workers=workers)
-    for index, suite in tqdm(building, total=len(orders), desc="building suites", disable=not progress):
-        id_ = asked[index][0].id
+    for id_, _, suite in _built_for(questions, paths, n, seed, workers, progress):
         files[id_] = None if suite.error else list(suite.databases)
         if suite.error:
             warnings.append(f"no suite for question {id_!r}, TS counts as failed there: {suite.error}")
@@ -276,10 +232,21 @@ def suites_of(
             without += 1
     if without:
         warnings.append(
-            f"{without} of {len(orders)} questions have no suite (their golds do not parse or run, or rest on the "
+            f"{without} of {len(paths)} questions have no suite (their golds do not parse or run, or rest on the "
             "order of rows): TS rests on the original alone there"
         )
     return files, warnings
+
+
+def _built_for(
+    questions: Sequence[Question], paths: dict[str, Path], n: int, seed: int, workers: int, progress: bool
+) -> Iterator[tuple[str, SuiteOrder, Suite]]:
+    """(question id, order, suite) of the questions whose ids have a path, as they are ready."""
+    asked = [question for question in questions if question.id in paths]
+    orders = [SuiteOrder(paths[question.id], tuple(question.gold), n, seed) for question in asked]
+    building = build_suites(orders, workers=workers)
+    for at, suite in tqdm(building, total=len(orders), desc="building suites", disable=not progress):
+        yield asked[at].id, orders[at], suite
 
 
 def write_index(folder: Path, files: dict[str, list[Path]]) -> None:
@@ -309,3 +276,150 @@ def read_index(folder: Path) -> dict[str, list[Path] | None] | None:
             if inside not in database.resolve().parents or not database.is_file():
                 raise UsageError(f"{file} names {database}, which is not there; build the folder again")
     return index
+
+
+# --------------------------------------------------------- the strength of suites, and of replicas
+
+METHODS = ("suite", "perturb")
+REQUIRED = 50  # neighbours per gold, below which a gold is counted as having few
+
+
+@dataclass
+class Strength:
+    """Kill rates over all neighbours, the equivalent ones among them too. ``items``: one entry per question."""
+
+    method: str
+    n: int
+    items: list[dict[str, Any]] = field(default_factory=list)
+    left_out: Counter[str] = field(default_factory=Counter)  # reason -> questions
+    build_seconds: float = 0.0  # wall clock; nothing for what the cache had
+    check_seconds: float = 0.0
+    built: int = 0  # suites (or databases with replicas) that were not in the cache
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data: ``micro`` over neighbours, ``macro`` over golds, ``fully_killed`` share of golds, by kind."""
+        killed = Counter(kind for item in self.items for kind, _ in item["killed"])
+        total = killed + Counter(kind for item in self.items for kind, _ in item["survivors"])
+        sizes = [len(item["killed"]) + len(item["survivors"]) for item in self.items]
+        pairs = zip(self.items, sizes, strict=True)
+        rates = [len(item["killed"]) / size for item, size in pairs if size]
+        golds, databases = len(self.items), [len(item["databases"]) for item in self.items]
+        killed_plain, plain = (of.total() - of["added condition"] for of in (killed, total))
+        survivors = [
+            {"id": item["id"], "db_id": item["db_id"], "gold": item["sql"], "kind": kind, "sql": sql}
+            for item in self.items
+            for kind, sql in item["survivors"]
+        ]
+        return {
+            "method": self.method,
+            "n_databases": self.n,
+            "n": golds,
+            "left_out": self.left_out,
+            "neighbours": total.total(),
+            "neighbours_per_gold_least": min(sizes, default=0),
+            "golds_with_few_neighbours": sum(size < REQUIRED for size in sizes),
+            "killed": killed.total(),
+            "micro": _share(killed.total(), total.total()),
+            "macro": _share(sum(rates), len(rates)),
+            "fully_killed": _share(sum(not item["survivors"] for item in self.items), golds),
+            "micro_without_added_conditions": _share(killed_plain, plain),
+            "by_kind": {
+                kind: {"n": total[kind], "killed": killed[kind], "rate": _share(killed[kind], total[kind])}
+                for kind in sorted(total)
+            },
+            "databases_per_gold": _share(sum(databases), golds),
+            "databases_per_gold_most": max(databases, default=0),
+            "usable_databases_per_gold": _share(sum(item["usable"] for item in self.items), golds),
+            "build_seconds": round(self.build_seconds, 3),
+            "built": self.built,
+            "check_seconds": round(self.check_seconds, 3),
+            "survivors": survivors,
+        }
+
+
+def _share(part: float, whole: int) -> float | None:
+    return part / whole if whole else None
+
+
+def check_strength(
+    benchmark: Benchmark,
+    questions: Sequence[Question],
+    *,
+    method: str = "suite",
+    n: int = 10,
+    seed: int = 0,
+    workers: int = 2,
+    progress: bool = False,
+) -> Strength:
+    """Build what is missing, then execute every neighbour of each question's first gold on its databases.
+
+    The verdict is that of TS on the replicas alone: the original is not asked. Golds that do not parse or run, and
+    databases that cannot be read, are counted in ``left_out``. Raises UsageError for an unknown method.
+    """
+    if method not in METHODS:
+        raise UsageError(f"method {method!r} is not known; expected one of {', '.join(METHODS)}")
+    strength = Strength(method, n)
+    started = time.perf_counter()
+    files = build_replicas(benchmark, questions, strength, seed=seed, workers=workers, progress=progress)
+    strength.build_seconds = time.perf_counter() - started
+    started = time.perf_counter()
+    asked = [(question, *files[question.id]) for question in questions if question.id in files]
+    tasks: list[Task] = [
+        (path, {"task": "check", "golds": [question.gold[0]], "files": list(map(str, databases)), "seed": seed})
+        for question, path, databases in asked
+    ]
+    checking = tqdm(run_tasks(tasks, workers), total=len(tasks), desc="checking", disable=not progress)
+    replies = dict(checking)
+    for index, (question, _, databases) in enumerate(asked):
+        reply = replies[index]
+        problem = reply.get("error") or reply["golds"][0]["problem"]
+        if problem:
+            strength.left_out[problem.split(":")[0]] += 1
+            continue
+        entry = {"id": question.id, "db_id": question.db_id, "databases": [str(f) for f in databases]}
+        strength.items.append({**entry, **reply["golds"][0]})
+    strength.check_seconds = time.perf_counter() - started
+    return strength
+
+
+def build_replicas(
+    benchmark: Benchmark,
+    questions: Sequence[Question],
+    strength: Strength,
+    *,
+    seed: int,
+    workers: int = 2,
+    progress: bool = False,
+) -> dict[str, tuple[Path, list[Path]]]:
+    """Question id -> (original, replicas) by ``strength.method``; notes in ``strength`` what was left out or built."""
+    paths: dict[str, Path] = {}
+    for question in questions:
+        try:
+            path = sqlite_file(benchmark.database(question.db_id))
+        except DatabaseError:
+            strength.left_out["the database cannot be read"] += 1
+            continue
+        if path is None:
+            strength.left_out["the database is no SQLite file"] += 1
+        else:
+            paths[question.id] = path
+    if strength.method == "perturb":
+        made: dict[Path, list[Path]] = {}
+        for path in tqdm(sorted(set(paths.values())), desc="building", disable=not progress):
+            try:
+                made[path] = perturbed_replicas(path, strength.n, seed=seed)
+            except DatabaseError:
+                strength.left_out["no replicas could be built"] += 1
+        strength.built = len(made)
+        return {id_: (path, made[path]) for id_, path in paths.items() if path in made}
+    files: dict[str, tuple[Path, list[Path]]] = {}
+    new: set[Path] = set()
+    for id_, order, suite in _built_for(questions, paths, strength.n, seed, workers, progress):
+        if suite.error:
+            strength.left_out[suite.error.split(":")[0]] += 1
+            continue
+        files[id_] = (order.path, list(suite.databases))
+        if suite.built:
+            new.add(order.folder())
+    strength.built = len(new)
+    return files

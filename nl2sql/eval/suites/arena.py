@@ -14,6 +14,7 @@ import re
 import sqlite3
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -123,8 +124,7 @@ def empty_image(source: SourceDatabase, *, loose: bool = False) -> bytes:
 
     A table with generated columns is made as it is: no query on it would run without them.
     """
-    connection = sqlite3.connect(":memory:", isolation_level=None)
-    try:
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
         connection.execute("PRAGMA page_size=1024")
         connection.execute("BEGIN")
         for kinds in (("table", "index"), ("view",)):
@@ -146,14 +146,11 @@ def empty_image(source: SourceDatabase, *, loose: bool = False) -> bytes:
                     connection.execute(f"CREATE TABLE {quoted(table.name)} ({columns})")
         connection.execute("COMMIT")
         return connection.serialize()
-    finally:
-        connection.close()
 
 
 def store(image: bytes, source: SourceDatabase, rows: Mapping[str, Sequence[Row]]) -> bytes:
     """A copy of ``image`` with ``rows`` in it; a row that a constraint refuses is left out, and what refers to it."""
-    connection = sqlite3.connect(":memory:", isolation_level=None)
-    try:
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
         connection.deserialize(image)
         connection.execute("BEGIN")
         for name, entries in rows.items():
@@ -174,8 +171,6 @@ def store(image: bytes, source: SourceDatabase, rows: Mapping[str, Sequence[Row]
             pass
         connection.execute("COMMIT")
         return connection.serialize()
-    finally:
-        connection.close()
 
 
 def _delete_dangling(connection: sqlite3.Connection, source: SourceDatabase, name: str) -> int:
@@ -243,8 +238,7 @@ def one_statement(sql: str) -> str | None:
 
 def read_rows(image: bytes, source: SourceDatabase, names: Iterable[str]) -> dict[str, list[Row]]:
     """The rows of tables as they are stored."""
-    connection = sqlite3.connect(":memory:")
-    try:
+    with closing(sqlite3.connect(":memory:")) as connection:
         connection.deserialize(image)
         connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
         rows = {}
@@ -252,8 +246,6 @@ def read_rows(image: bytes, source: SourceDatabase, names: Iterable[str]) -> dic
             columns = source.by_name[name.lower()].column_list()
             rows[name] = connection.execute(f"SELECT {columns} FROM {quoted(name)}").fetchall()
         return rows
-    finally:
-        connection.close()
 
 
 def shuffled(rows: dict[str, list[Row]], order: int) -> dict[str, list[Row]]:

@@ -20,7 +20,6 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +42,7 @@ from nl2sql.eval.suites.generate import Generator, read_hints
 from nl2sql.eval.suites.mutator import Neighbour, parse_gold
 from nl2sql.eval.suites.neighbours import neighbours_of
 from nl2sql.interfaces import RunResult
+from nl2sql.sql.features import order_free
 from nl2sql.sql.parse import SLIPS
 
 FIRST = 10  # candidates that meet every neighbour, whatever was killed before
@@ -61,7 +61,6 @@ class Gold:
     live: list[Neighbour] = field(default_factory=list)
     variants: list[str] = field(default_factory=list)  # the gold with its ties broken one way and the other
     problem: str | None = None  # why no suite can be made for it
-    ordering: dict[str, Any] | None = None  # what ``gold_order`` says, once a result is there
 
     def same(self, gold: RunResult, other: RunResult) -> bool:
         """EX[bag] of a result beside this gold's."""
@@ -69,21 +68,7 @@ class Gold:
             return False
         if len(gold.columns) != len(other.columns):
             return False
-        return gold.rows == other.rows or results_match(gold, other, **self._order(gold))
-
-    def _order(self, result: RunResult) -> dict[str, Any]:
-        if self.ordering is None:
-            self.ordering = gold_order(self.sql, result)
-        return self.ordering
-
-    def same_everywhere(self, gold: list[RunResult], other: list[RunResult]) -> bool:
-        return bool(gold) and suites_match(gold, other, **self._order(gold[0]))
-
-    @cached_property
-    def rests_on_row_order(self) -> bool:
-        """Whether the order of rows could matter to the gold at all."""
-        text = self.sql.lower()
-        return any(word in text for word in ("limit", "order", "group", "over", "(select", "( select", "distinct"))
+        return gold.rows == other.rows or results_match(gold, other, **gold_order(self.sql, gold))
 
 
 @dataclass
@@ -140,7 +125,7 @@ def gold_result(gold: Gold, place: Arena, image: bytes, names: Sequence[str] | N
         return None
     if result.rows and any(not gold.same(result, place.run(variant)) for variant in gold.variants):
         return None
-    if gold.rests_on_row_order and result.rows:
+    if result.rows and not order_free(gold.sql):
         rows = read_rows(image, place.source, names or [table.name for table in place.source.tables])
         for order in ORDERS:
             place.load(store(place.loose, place.source, shuffled(rows, order)))
@@ -282,7 +267,8 @@ def check_files(place: Arena, request: dict[str, Any]) -> dict[str, Any]:
                 else:
                     alive.discard(k)
         if len(ours) > 1:
-            alive = {k for k in alive if gold.same_everywhere(ours, theirs[k])}
+            order = gold_order(sql, ours[0])
+            alive = {k for k in alive if suites_match(ours, theirs[k], **order)}
         entries.append(_entry(gold, set(range(len(gold.live))) - alive, len(ours)))
     return {"golds": entries}
 

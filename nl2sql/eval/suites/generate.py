@@ -1,10 +1,10 @@
 """Small databases with a given schema, made to tell a query from its neighbours, one table's rows after another.
 
 ``Generator(source, hints, seed)`` gives candidate ``number`` as rows per table. Every candidate has a profile of its
-own (rows, NULLs, duplicates, how children spread over parents). Values are the column's own, the constants of the golds
-and of their neighbours, and values just beside those; rows satisfy all conditions of a gold, or all but one. Declared
-keys stay unique, foreign keys refer (round a cycle of tables, too), NOT NULL holds; a CHECK is left to SQLite, which
-ignores the row (``arena.store``). The rows of a table rest on the seed, the number, and the tables it refers to.
+own (rows, NULLs, duplicates). Values are the column's own, the constants of the golds and of their neighbours, and
+values just beside those; rows satisfy all conditions of a gold, or all but one. Declared keys stay unique, foreign
+keys refer (round a cycle of tables, too), NOT NULL holds; a CHECK is left to SQLite, which ignores the row
+(``arena.store``). The rows of a table rest on the seed, the number, and the tables it refers to.
 
 ``SELECT name FROM shop WHERE sales > 30`` gives ``sales`` the good values 31 and 37, and the bad ones 30 and 29.
 """
@@ -83,7 +83,11 @@ class _Reader:
         for comparison in self.tree.find_all(*COMPARISONS):
             self._comparison(comparison)
         for listed in self.tree.find_all(exp.In):
-            self._in(listed)
+            cell = self._cell(listed.this)
+            values = [v for item in listed.expressions if (v := constant_value(item)) is not None]
+            if cell and values:
+                _add(hints.good, cell, values)
+                _add(hints.bad, cell, [_step(v, 1) for v in values[:2]])
         for between in self.tree.find_all(exp.Between):
             cell = self._cell(between.this)
             low, high = constant_value(between.args["low"]), constant_value(between.args["high"])
@@ -135,13 +139,6 @@ class _Reader:
         _add(self.hints.good, cell, good)
         _add(self.hints.bad, cell, bad)
 
-    def _in(self, node: Any) -> None:
-        cell = self._cell(node.this)
-        values = [v for item in node.expressions if (v := constant_value(item)) is not None]
-        if cell and values:
-            _add(self.hints.good, cell, values)
-            _add(self.hints.bad, cell, [_step(v, 1) for v in values[:2]])
-
 
 def _step(value: Any, by: int) -> Any:
     """A value a little above or below in the column's order."""
@@ -175,7 +172,6 @@ class Profile:
     satisfying: float  # rows that satisfy every condition on their table; a fifth of all satisfy all but one
     own: float  # rows taken from the original, keys renewed
     duplicates: float  # rows that repeat another in all but one or two columns
-    used: float  # share of parents that may have children
     pool: int  # own values per column
 
 
@@ -191,7 +187,6 @@ def profile(number: int, hints: Hints, rng: random.Random) -> Profile:
         satisfying=rng.choice((0.2, 0.4, 0.7, 0.9)),
         own=rng.choice((0.0, 0.2, 0.4)),
         duplicates=rng.choice((0.0, 0.2, 0.5)),
-        used=1.0 if hints.sizes and max(hints.sizes) > 8 else rng.choice((0.3, 0.6, 0.9)),
         pool=rng.choice((2, 4, 8)),
     )
 
@@ -240,14 +235,10 @@ class TableRows:
         return self.rng.random() < share
 
     def _parents(self, key: Any) -> list[Row]:
-        """The keys that children may refer to: some, and those that a condition on the foreign key names."""
+        """The keys that children may refer to."""
         rows = self.done.get(key.parent.lower(), [])
-        keys = list(dict.fromkeys(tuple(row[c] for c in key.parent_columns) for row in rows))
-        keys = [k for k in keys if None not in k]
-        cell = (self.name, key.columns[0])
-        wanted = [k for k in keys if k[0] in (*self.hints.good.get(cell, ()), *self.hints.bad.get(cell, ()))]
-        some = self.rng.sample(keys, min(max(1, round(len(keys) * self.made.used)), len(keys)))
-        return list(dict.fromkeys([*wanted, *some]))
+        keys = dict.fromkeys(tuple(row[c] for c in key.parent_columns) for row in rows)
+        return [k for k in keys if None not in k]
 
     def fill(self) -> list[Row]:
         largest = max(self.hints.sizes, default=0)

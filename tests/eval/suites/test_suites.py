@@ -13,9 +13,8 @@ from nl2sql.cli.data import replicas as app
 from nl2sql.databases.sqlite.process import DECODER, _encoded
 from nl2sql.errors import DatabaseError, UsageError
 from nl2sql.eval import suites
-from nl2sql.eval.suites import SuiteOrder, build_suites, suite_databases, suite_fingerprint
+from nl2sql.eval.suites import SuiteOrder, build_suites, check_strength, suite_databases, suite_fingerprint
 from nl2sql.eval.suites.arena import Arena, SourceDatabase, empty_image, read_source, store
-from nl2sql.eval.suites.check import check_strength
 from nl2sql.eval.suites.distil import ARBITRARY, build_images, distil, gold_result, read_gold
 from nl2sql.eval.suites.generate import Generator, read_hints
 from nl2sql.eval.suites.neighbours import neighbours_of
