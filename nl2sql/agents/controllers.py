@@ -21,6 +21,7 @@ from nl2sql.agents.failures import EpisodeFailed, cut_rows, run_bounded
 from nl2sql.agents.opening import reusing, verified_answer
 from nl2sql.agents.record import Episode, in_shape
 from nl2sql.agents.resources import code_identity, fitted
+from nl2sql.agents.user import before_user
 from nl2sql.config import PRESETS, Config, build_config, merge
 from nl2sql.config.plugins import FORMS, own_function
 from nl2sql.errors import Cancelled, DatabaseError, ModelError, Nl2SqlError, UsageError, one_line
@@ -225,7 +226,8 @@ def run_episode(
     try:
         opened = resources()
         meter = Meter(opened.model)
-        episode = controller.run(question, replace(opened, model=meter), fitted(config, opened))
+        asked, given = before_user(question, replace(opened, model=meter), config)
+        episode = controller.run(asked, given, fitted(config, opened))
         if not isinstance(episode, Episode):
             raise TypeError(f"a controller returns an Episode, not {type(episode).__name__}")
         in_shape(episode)

@@ -19,7 +19,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -100,10 +100,38 @@ def _of_live(folder: Path, questions: list[dict[str, Any]], read: Read) -> Itera
             "db_id": db_id,
             "question": record.get("query") or record.get("amb_user_query"),
             "query": gold,
-            "evidence": "\n".join(f"{entry['knowledge']}: {entry['definition']}" for entry in named),
+            "evidence": _evidence(named),
             "ambiguous": not record.get("query"),
+            **_ambiguous(record, named, known[db_id]),
             "writes": record.get("category") == "Management" or bool(record.get("sol_sql") and gold is None),
         }
+
+
+def _ambiguous(record: Record, named: Sequence[Record], known: Mapping[int, Record]) -> dict[str, Any]:
+    """What ``agents.user`` asks and answers in place of a question, where its ambiguities are known.
+
+    The evidence lacks the knowledge that the item hides; a term that needs it means its definition.
+    """
+    in_query, hidden = record.get("user_query_ambiguity") or {}, record.get("knowledge_ambiguity") or []
+    critical = in_query.get("critical_ambiguity") or []
+    if not (record.get("query") and record.get("amb_user_query") and (critical or hidden)):
+        return {}
+    gone = {entry.get("deleted_knowledge") for entry in hidden}
+    says = []
+    for entry in (*critical, *(in_query.get("non_critical_ambiguity") or ()), *hidden):
+        defined = known.get(entry.get("deleted_knowledge"), {})
+        says.append([str(entry["term"]), str(defined.get("definition") or entry.get("sql_snippet") or "")])
+    told = {
+        "question": record["amb_user_query"],
+        "evidence": _evidence(entry for entry in named if entry["id"] not in gone),
+        "says": says,
+        "points": len(critical) + len(hidden),
+    }
+    return {"user": told}
+
+
+def _evidence(named: Iterable[Record]) -> str:
+    return "\n".join(f"{entry['knowledge']}: {entry['definition']}" for entry in named)
 
 
 def live_query(record: Record) -> str | None:

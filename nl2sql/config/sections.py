@@ -179,6 +179,13 @@ class KnowledgeConfig(_Frozen):
     examples: int = Field(3, ge=0, le=20)  # verified queries shown in the prompt, where none is the answer
 
 
+class UserConfig(_Frozen):
+    """A simulated user, whom a loop asks what an ambiguous question means (docs/benchmarks.md)."""
+
+    simulated: bool = False  # a benchmark's question is asked in its ambiguous form, where it has one
+    patience: int = Field(3, ge=0)  # questions to the user above the number of ambiguities
+
+
 class ReflectConfig(_Frozen):
     """Reflection and retry (docs/reflection.md)."""
 
@@ -300,6 +307,7 @@ class Config(_Frozen):
     candidates: CandidatesConfig = CandidatesConfig()
     few_shot: FewShotConfig = FewShotConfig()
     knowledge: KnowledgeConfig = KnowledgeConfig()
+    user: UserConfig = UserConfig()
     reflect: ReflectConfig = ReflectConfig()
     suspicions: SuspicionsConfig = SuspicionsConfig()
     execution: ExecutionConfig = ExecutionConfig()
