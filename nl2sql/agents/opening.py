@@ -161,7 +161,7 @@ def _within_budget(task: Task, shown: schema.Schema) -> str:
     assert config.form != "none"
     most = min(config.max_tokens, model.context_window // 4)
     count = _counter(model)
-    return schema.budget_schema(shown, count, most, config.form, task.samples, descriptions=config.descriptions)
+    return schema.budget_schema(shown, count, most, config.form, task.samples)
 
 
 # ------------------------------------------------------------------------ verified queries before a controller

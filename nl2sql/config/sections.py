@@ -48,7 +48,6 @@ class SchemaConfig(_Frozen):
     form: Literal["compact", "ddl", "none"] = "compact"  # none: a cut for ablations, no schema is shown at all
     samples: int = Field(0, ge=0, le=20)  # example values per column; 0 = none
     values: int = Field(0, ge=0, le=20)  # cell values that the question names, shown below it (SQLite); 0 = none
-    descriptions: bool = False  # what BIRD's and LiveSQLBench's files say of columns, where it fits
     evidence: bool = True  # append the question's evidence (BIRD's external knowledge) where it has one
     max_tokens: int = Field(3000, ge=64)  # budget of the schema text; tables past it are listed by name only
 

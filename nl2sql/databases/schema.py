@@ -28,7 +28,6 @@ Samples: TypeAlias = Mapping[str, Mapping[str, Sequence[Any]]]  # table -> colum
 Descriptions: TypeAlias = Mapping[tuple[str, str], str]  # (table, column), lower case -> what it holds
 
 MAX_VALUE_CHARS = 40  # an example shows how a value looks; more only fills the prompt
-MAX_DESCRIPTION_CHARS = 100
 
 
 @dataclass(frozen=True)
@@ -240,35 +239,25 @@ def _canonical(names: Iterable[str], columns: list[_ColumnRow]) -> list[str]:
 # ------------------------------------------------------------------------------------------------------- text
 
 
-def schema_to_text(
-    schema: Schema, *, form: Form = "compact", samples: Samples | None = None, descriptions: bool = False
-) -> str:
+def schema_to_text(schema: Schema, *, form: Form = "compact", samples: Samples | None = None) -> str:
     """The schema as a prompt shows it.
 
     compact: a line per table, ``customers(customer_id INTEGER PK, name TEXT)``, then a line per foreign key,
     ``orders.customer_id -> customers.customer_id``. ddl: CREATE TABLE statements. Names that SQL needs quoted are
-    quoted. ``samples`` adds example values as SQL literals in comments, ``descriptions`` what is said of columns.
+    quoted. ``samples`` adds example values as SQL literals in comments.
     """
     write = _ddl if form == "ddl" else _compact
-    lines = [
-        write(table, _notes(table, samples or {}, descriptions=descriptions), schema.dialect) for table in schema.tables
-    ]
+    lines = [write(table, _notes(table, samples or {}), schema.dialect) for table in schema.tables]
     if form == "ddl":
         return "\n".join(lines)
     lines += [_arrow(table, key, schema.dialect) for table in schema.tables for key in table.foreign_keys]
     return "\n".join(lines)
 
 
-def _notes(table: Table, samples: Samples, *, descriptions: bool) -> dict[str, str]:
-    """Column -> its description and example values, of those that have any."""
+def _notes(table: Table, samples: Samples) -> dict[str, str]:
+    """Column -> its example values, of those that have any."""
     values = next((of for name, of in samples.items() if name.lower() == table.name.lower()), {})
-    notes = {}
-    for column in table.columns:
-        said = _cut(column.description, MAX_DESCRIPTION_CHARS) if descriptions else ""
-        shown = _literals(values[column.name]) if values.get(column.name) else ""
-        if note := ", e.g. ".join(filter(None, (said, shown))):
-            notes[column.name] = note
-    return notes
+    return {c.name: _literals(values[c.name]) for c in table.columns if values.get(c.name)}
 
 
 def _compact(table: Table, noted: Mapping[str, str], dialect: str) -> str:
@@ -347,26 +336,24 @@ def budget_schema(
     max_tokens: int,
     form: Form = "compact",
     samples: Samples | None = None,
-    *,
-    descriptions: bool = False,
 ) -> str:
     """The schema text within ``max_tokens`` as ``count`` (text -> tokens) measures it.
 
-    The rule: whole tables from the first on while they fit (descriptions, then samples, go before any table); a line
+    The rule: whole tables from the first on while they fit (samples go before any table); a line
     ``-- 12 more tables, columns not shown: a, b, c`` names the others. When not even one table fits, the first is
     shown with its leading columns and a line that says how many are missing. Names themselves are cut, and the line
     says so, only when they alone exceed the budget.
     """
     names = [table.name for table in schema.tables]
 
-    def text(tables: int, shown: Samples | None, *, said: bool = False) -> str:
+    def text(tables: int, shown: Samples | None) -> str:
         return _join(
-            schema_to_text(focus(schema, names[:tables]), form=form, samples=shown, descriptions=said),
+            schema_to_text(focus(schema, names[:tables]), form=form, samples=shown),
             _rest(names[tables:], schema.dialect),
         )
 
-    for shown, said in ((samples, descriptions), (samples, False), (None, False)):
-        whole = text(len(names), shown, said=said)
+    for shown in (samples, None):
+        whole = text(len(names), shown)
         if count(whole) <= max_tokens:
             return whole
     fitting = bisect_right(range(1, len(names)), max_tokens, key=lambda n: count(text(n, None)))

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 from programs import command
 
+from nl2sql.agents.context.knowledge import facts_for
 from nl2sql.benchmarks import left_out_reason, load_benchmark, scorable
 from nl2sql.benchmarks.load import from_anywhere
-from nl2sql.databases.schema import Column, Schema, Table, budget_schema, schema_to_text
+from nl2sql.databases.schema import schema_to_text
 from nl2sql.errors import BenchmarkError
 from nl2sql.eval.rules import order_matters
 
@@ -216,26 +217,20 @@ def test_birds_descriptions_are_shown_where_a_switch_asks_for_them(place):
     folder, _ = place("bird_mini_dev")
     schema = load_benchmark(folder).database("shop").schema()
     assert "Swiss" not in schema_to_text(schema)
-    assert schema_to_text(schema, descriptions=True).splitlines()[:2] == [
-        "customers(customer_id INTEGER PK, name TEXT, city TEXT) -- customer_id: customer id; "
-        'name: the buyer\u2019s name; city: where the buyer lives; "Bern", "Basel"',
-        "orders(order_id INTEGER PK, customer_id INTEGER, status TEXT, total REAL) -- "
-        "status: how far it is; shipped: on its way; total: in Swiss francs",
+    assert [fact.text for fact in facts_for("", schema, descriptions=True)] == [
+        "customers.customer_id: customer id",
+        "customers.name: the buyer\u2019s name",
+        'customers.city: where the buyer lives; "Bern", "Basel"',
+        "orders.status: how far it is; shipped: on its way",
+        "orders.total: in Swiss francs",
     ]
-    asked = ["eval", *HERE, "--limit", 1, "--model", "scripted:model.json", "--controller", "single_shot"]
+    asked = ["eval", *HERE, "--model", "scripted:model.json", "--controller", "single_shot"]
     (folder / "model.json").write_text(json.dumps({"replies": {"*": GOLDS[:1]}}))
     for switch, shown in (("true", True), ("false", False)):
         run = folder / f"run-{switch}"
-        done = command(*asked, "-c", f"schema_text.descriptions={switch}", "--out", run, "--quiet", cwd=folder)
+        done = command(*asked, "-c", f"knowledge.descriptions={switch}", "--out", run, "--quiet", cwd=folder)
         assert done.returncode == 0, done.stderr
         assert ("where the buyer lives" in (run / "traces.jsonl").read_text()) == shown
-
-
-def test_descriptions_go_before_samples_and_tables_do():
-    table = Table("t", (Column("a", description="what a is " * 20), Column("b")))
-    whole = budget_schema(Schema((table,)), len, 200, samples={"t": {"b": [1]}}, descriptions=True)
-    assert whole == "t(a, b) -- a: " + ("what a is " * 20)[:97] + "...; b: 1"
-    assert budget_schema(Schema((table,)), len, 60, samples={"t": {"b": [1]}}, descriptions=True) == "t(a, b) -- b: 1"
 
 
 def test_a_description_is_part_of_a_databases_fingerprint(place):
@@ -303,8 +298,11 @@ def test_livesqlbench_gives_its_knowledge_and_the_meanings_of_columns(place):
     benchmark = load_benchmark(folder)
     first, second, *_ = benchmark.questions
     assert (first.evidence, second.evidence) == ("Customer: A customer is any row of customers.", "")
-    said = schema_to_text(benchmark.database("shop").schema(), descriptions=True)
-    assert "city: TEXT. Where the buyer lives." in said and "JSON in other databases. (fields: net)" in said
+    facts = facts_for("", benchmark.database("shop").schema(), descriptions=True)
+    assert [fact.text for fact in facts] == [
+        "customers.city: TEXT. Where the buyer lives.",
+        "orders.total: JSON in other databases. (fields: net)",
+    ]
 
 
 def test_mini_interacts_clear_question_comes_first(place):
