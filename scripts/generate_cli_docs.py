@@ -59,7 +59,8 @@ def rows(command: Any) -> list[tuple[str, str]]:
     """Each argument and option: how it is written, with its choices but not its type, and its help."""
     context = typer.Context(command)
     records = [parameter.get_help_record(context) for parameter in command.params]
-    return [(re.sub(r" <[^|]+>$", "", left), " ".join(text.split())) for left, text in filter(None, records)]
+    told = [(left, re.sub(r" *\[default: no-\w+\]", "", text)) for left, text in filter(None, records)]
+    return [(re.sub(r" <[^|]+>$", "", left), " ".join(text.split())) for left, text in told]
 
 
 def section(name: str, command: Any, shared: set[tuple[str, str]]) -> str:

@@ -70,11 +70,12 @@ def copy_checkout(root: Path, names: Sequence[str], to: Path) -> None:
 
 
 def table_of(results: Sequence[tuple[Fault, Outcome]]) -> str:
-    """Markdown: by area, how many faults were planted and how many were noticed."""
+    """Markdown: how many faults were planted and noticed in the areas where some were not, and in all."""
     lines = ["| area | planted | noticed |", "|---|---|---|"]
     for area in dict.fromkeys(fault.area for fault, _ in results):
         mine = [outcome.noticed for fault, outcome in results if fault.area == area]
-        lines.append(f"| {area.replace('_', ' ')} | {len(mine)} | {sum(mine)} |")
+        if not all(mine):
+            lines.append(f"| {area.replace('_', ' ')} | {len(mine)} | {sum(mine)} |")
     lines.append(f"| all | {len(results)} | {sum(outcome.noticed for _, outcome in results)} |")
     return "\n".join(lines)
 

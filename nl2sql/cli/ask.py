@@ -50,7 +50,7 @@ def ask(
     trace: Annotated[
         bool, typer.Option("--trace", help="Print every step as it happens to stderr; with --json as JSON lines.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print SQL, rows, trace and usage as JSON.")] = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Answer one question: SQL, rows, and how they came about. Exit code 1 when no rows came of it.
 

@@ -93,7 +93,7 @@ def search(
     limit: Annotated[int, typer.Option(min=1, max=100, help="Fixes to show.")] = 3,
     threshold: Annotated[float, typer.Option(min=0, max=1, help="Cosine that a fix must have.")] = 0.0,
     dialect: DialectOption = "sqlite",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: opt.Json = False,
     corpus: CorpusOption = DEFAULT,
 ) -> None:
     """Fixes of similar failures, and similar queries that worked, closest first."""
@@ -141,9 +141,7 @@ def import_(
 
 
 @app.command()
-def stats(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False, corpus: CorpusOption = DEFAULT
-) -> None:
+def stats(as_json: opt.Json = False, corpus: CorpusOption = DEFAULT) -> None:
     """How much the corpus holds."""
     with _opened(corpus) as opened:
         counts = opened.stats()
@@ -200,7 +198,7 @@ def bench_repair(
     out: Annotated[Path, typer.Option(help="Folder; the same command goes on, others add arms and models.")] = Path(
         "runs/bench-repair"
     ),
-    as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
+    as_json: opt.Json = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")] = False,
 ) -> None:
     """Repair failing statements at each level of guidance, and compare the levels.

@@ -38,7 +38,7 @@ def check_data(
     draft: Annotated[
         Path | None, typer.Option(help="Write what fails into a new file: a first draft for --corrections.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of lines.")] = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Check every gold: it runs, returns rows, answers the same whatever the order of rows, and is as hard as declared.
 
@@ -96,7 +96,7 @@ def explain(
     corpus: Annotated[Path | None, typer.Option(help="A corpus to take similar fixes from.")] = None,
     threshold: Annotated[float, typer.Option(min=0, max=1, help="Cosine that a similar fix must have.")] = 0.7,
     mend: Annotated[bool, typer.Option("--mend", help="Also try a repair that needs no model.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the response as JSON.")] = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Compile a statement without running it. An invalid one: its error, the violated constraint, an alternative,
     similar fixes. Exit code 1 when it is not valid.
@@ -131,7 +131,6 @@ Limit = Annotated[int | None, typer.Option(help="A seeded sample of so many ques
 Method = Annotated[str, typer.Option(help="suite (distilled, per question) or perturb (per database).")]
 Count = Annotated[int, typer.Option("-n", "--databases", help="Databases per question at most.")]
 Seed = Annotated[int, typer.Option(help="Seed of the sample and of everything generated.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 @replicas.command("build")
@@ -145,7 +144,7 @@ def build_command(
     out: Annotated[
         Path | None, typer.Option(help="Copy the databases into this folder, for score --replicas OUT.")
     ] = None,
-    as_json: Json = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Build the databases that TS is scored on, ahead of scoring; they stay in the cache.
 
@@ -187,7 +186,7 @@ def check_command(
     n: Count = 10,
     seed: Seed = 0,
     survivors: Annotated[int, typer.Option(help="How many surviving neighbours to list.")] = 20,
-    as_json: Json = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Measure the databases: which share of the neighbours of each gold do they tell from it?
 

@@ -122,7 +122,7 @@ def evaluate_command(
     trust: opt.Trust = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print episodes, tokens and time; run nothing.")] = False,
     verbose: opt.Verbose = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    as_json: opt.Json = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")] = False,
     help_all: HelpAllOption = False,
 ) -> None:
@@ -297,7 +297,7 @@ def ablate_command(
     executor: opt.Executor = "local",
     address: opt.Address = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the cells; run nothing.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
+    as_json: opt.Json = False,
     format_: opt.Format = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
 ) -> None:

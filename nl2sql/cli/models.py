@@ -39,11 +39,10 @@ OPTIONAL = {
     **{"torch": "local", "pandas": "data", "llguidance": "grammar", "jupyterlab": "notebooks"},
     **{"duckdb": "engines", "mcp": "mcp", "langgraph": "graph"},
 }
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
 @app.command("list")
-def list_models(as_json: Json = False) -> None:
+def list_models(as_json: opt.Json = False) -> None:
     """The embedded models, and which of them the cache holds.
 
     Example: nl2sql models list --json
@@ -74,7 +73,7 @@ def list_models(as_json: Json = False) -> None:
 def pull_command(
     name: Annotated[str, typer.Argument(help="An embedded model's name (see `nl2sql models list`).")],
     force: Annotated[bool, typer.Option("--force", help="Make it anew even if the cache holds it.")] = False,
-    as_json: Json = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Fetch an embedded model into the cache (NL2SQL_CACHE), checked by SHA-256; nothing to do if it is there.
 
@@ -105,7 +104,7 @@ def info(
         typer.Argument(help="An embedded name, folder, .gguf file, hub id, address, PROVIDER/NAME or scripted:FILE."),
     ],
     server: opt.Server = None,
-    as_json: Json = False,
+    as_json: opt.Json = False,
 ) -> None:
     """What a model spec names, without loading the weights; of a server, what it was found to do.
 
@@ -181,7 +180,7 @@ def doctor(
     model: Annotated[str, typer.Option("--model", "-m", help="What to check: as for nl2sql eval.")] = DEFAULT_MODEL,
     device: opt.Device = "auto",
     dtype: opt.Dtype = None,
-    as_json: Json = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Check this machine and a local model: cache folder, sandbox, reused caches, batches, grammars, speed.
 

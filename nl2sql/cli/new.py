@@ -15,6 +15,7 @@ from typing import Annotated
 
 import typer
 
+from nl2sql.cli import options as opt
 from nl2sql.errors import UsageError, typed
 
 KINDS = {
@@ -48,7 +49,9 @@ def new_command(kind: str) -> Callable[..., None]:
         _write(folder, {target: text.replace("NAME", name).encode() for target, text in texts.items()})
         print(f"next: cd {folder} && pytest test_{name}.py")
 
-    new.__doc__ = f"""Start a {kind}: {KINDS[kind]}. Writes NAME.py and test_NAME.py, which passes as it is.
+    new.__doc__ = f"""Start a {kind}: {KINDS[kind]}.
+
+    Writes NAME.py and test_NAME.py, which passes as it is.
 
     \b
     Example: nl2sql new {kind} my_{kind}
@@ -104,7 +107,7 @@ def plugins_command(
     check: Annotated[
         bool, typer.Option("--check", help="Import each one, and say which cannot be; exit code 1 if any.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON list.")] = False,
+    as_json: opt.Json = False,
 ) -> None:
     """List controllers, tools, gates, rules, benchmarks, models and engines that installed packages add.
 

@@ -41,6 +41,7 @@ Server = Annotated[
 Cache = Annotated[
     bool, typer.Option("--no-cache", help="Compute every model call; take none from the response cache, keep none.")
 ]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:NUMBER, or mps.")]
 Dtype = Annotated[
     str | None,

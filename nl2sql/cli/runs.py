@@ -34,7 +34,7 @@ ADDRESSES = {  # forms that can be sent, with the variable that names their serv
 
 def runs_command(
     folder: opt.Runs = Path("runs"),
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON list.")] = False,
+    as_json: opt.Json = False,
     format_: opt.Format = None,
 ) -> None:
     """List the runs in a folder: what each was, how far it is, and its execution accuracy.
@@ -105,7 +105,7 @@ def replay_command(
     executor: opt.Executor = "local",
     address: opt.Address = None,
     verbose: opt.Verbose = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    as_json: opt.Json = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")] = False,
 ) -> None:
     """Score a run folder again without a model, and write its report.json anew.
@@ -140,7 +140,7 @@ def check_run_command(
     run: opt.Run,
     trust: opt.Trust = False,
     engine_url: opt.TypedUrl = "",
-    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Check a run folder: every line readable, every question once and with its trace, nothing changed since.
 

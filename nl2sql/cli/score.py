@@ -63,7 +63,7 @@ def score_command(
     cases: Annotated[Path | None, typer.Option(help="Judge a file of pairs by every rule, and nothing else.")] = None,
     executor: opt.Executor = "local",
     address: opt.Address = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Score predictions: VA, EM, EX and TS with 95% intervals, overall and by hardness; why wrong items are wrong.
 
@@ -236,7 +236,7 @@ def compare_command(
     trust: opt.Trust = False,
     engine_url: opt.TypedUrl = "",
     show: Annotated[int, typer.Option(help="Ids to list per line; 0 lists none, -1 all. --json always has all.")] = 10,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+    as_json: opt.Json = False,
     format_: opt.Format = None,
 ) -> None:
     """Compare two prediction files item by item: wins are items that only A gets right, losses only B.

@@ -78,7 +78,7 @@ def validate_command(
     source: SourceOption,
     db: Annotated[str | None, typer.Option(help="The database behind it, to look for the values of filters.")] = None,
     overrides: opt.Set = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the validation as JSON.")] = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Say whether a structured query is valid over a data source, what is wrong, and what would mend it. Exit code 1
     when it is not valid.
@@ -98,7 +98,7 @@ def compile_command(
     source: SourceOption,
     dialect: Annotated[str, typer.Option(help="The database's dialect: sqlite or duckdb.")] = "sqlite",
     overrides: opt.Set = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print SQL, columns and reasons as JSON.")] = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Print the SQL of a structured query. Exit code 1 when it is not valid, or not executable here.
 
@@ -130,7 +130,7 @@ def run_command(
     source: Annotated[Path | None, typer.Option(help="The data source, as YAML; without it, inferred.")] = None,
     max_rows: Annotated[int, typer.Option(min=1, help="Rows that are read.")] = 10_000,
     overrides: opt.Set = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print validation, SQL and rows as JSON.")] = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Execute a structured query over a database, or a published data source. Exit code 1 when no rows came of it.
 
