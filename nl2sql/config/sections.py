@@ -85,8 +85,7 @@ class ReactConfig(_Frozen):
     suggestions: bool = False  # the observation of validate_sql names what may have been meant
     # a query that ran is repaired, once, where the model gave it a lower probability, or a suspicion stands; 0: off
     sure: float = Field(0.0, ge=0, le=1)
-    # the first repair_sql writes so many queries under another order of the tables; the best of all that run is the
-    # repair; 0: as specified, the failed query and its error are shown
+    # the first repair_sql writes so many queries under another order of the tables, and takes the best; 0: as specified
     repair_samples: int = Field(0, ge=0, le=64)
     best_so_far: bool = False  # steps used up, before ``vanilla``: the SQL that ran, or that runs and was not refused
     repeat_hint: bool = False  # a hint line after a repeated identical action
