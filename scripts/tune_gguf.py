@@ -554,7 +554,7 @@ def tuned_in(file: Path) -> tuple[Pairs, dict[str, Any], float]:
 
 def peft_in(folder: Path) -> tuple[Pairs, dict[str, Any], float]:
     """The same of a folder that peft wrote."""
-    from nl2sql.models.adapters import GGUF_LAYERS, adapter_scale, adapter_tensors
+    from nl2sql.models.weight_files import GGUF_LAYERS, adapter_scale, adapter_tensors
 
     config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
     kinds = {place: kind for kind, place in GGUF_LAYERS.items()}
@@ -582,7 +582,7 @@ def reduced(down: np.ndarray, up: np.ndarray, rank: int) -> tuple[np.ndarray, np
 def peft_out(pairs: Pairs, rank: int, alpha: float, options: argparse.Namespace) -> None:
     from safetensors.numpy import save_file
 
-    from nl2sql.models.adapters import GGUF_LAYERS
+    from nl2sql.models.weight_files import GGUF_LAYERS
 
     tensors = {}
     for layer, (down, up) in pairs.items():

@@ -120,7 +120,7 @@ def info(
 
 def _describe(spec: str, server: tuple[str, ...]) -> dict[str, Any]:
     from nl2sql.models.embedded import embedded_model
-    from nl2sql.models.spec import resolve_spec
+    from nl2sql.models.load import resolve_spec
 
     source = resolve_spec(spec)
     if server and source.kind != "http":
@@ -192,7 +192,7 @@ def doctor(
       nl2sql models doctor --model ./my-model --dtype bfloat16 --json
     """
     from nl2sql.models.doctor import check_model
-    from nl2sql.models.spec import resolve_spec
+    from nl2sql.models.load import resolve_spec
 
     source = resolve_spec(model)
     results: list[Check] = []

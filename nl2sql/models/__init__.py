@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from nl2sql.errors import ModelError, UsageError, one_line
 from nl2sql.interfaces import DEFAULT_MODEL
 from nl2sql.models.embedded import embedded_model, pulled
-from nl2sql.models.spec import FALLBACK, Source, resolve_spec, runs_on_llamacpp
+from nl2sql.models.load import FALLBACK, Source, resolve_spec, runs_on_llamacpp
 
 if TYPE_CHECKING:
     from nl2sql.interfaces import Model

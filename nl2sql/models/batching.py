@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from nl2sql.errors import Cancelled, ModelError, Nl2SqlError, one_line
-from nl2sql.models.rows import Row, likeliest, model_failed
+from nl2sql.models.rows import Row, likeliest
 from nl2sql.models.slots import Decoder, Segment, Slot, common_prefix, rounded
 
 # --------------------------------------------------------------------------------------- one worker
@@ -51,11 +51,8 @@ class BatchWorker:
         room: Callable[[], int] | None = None,
         threads: int | None = None,
     ) -> None:
-        self.decoder = decoder
-        self._decode = decode
-        self.batch_size = batch_size
-        self._max_cache_bytes = max_cache_bytes
-        self._room = room or (lambda: max_cache_bytes)
+        self.decoder, self._decode, self.batch_size = decoder, decode, batch_size
+        self._max_cache_bytes, self._room = max_cache_bytes, room or (lambda: max_cache_bytes)
         self._threads = threads
         self._waiting: deque[Row] = deque()
         self._changed = threading.Condition()
@@ -133,8 +130,7 @@ class BatchWorker:
             self._retire(row, error=Cancelled("cancelled while the model was answering"))
         with self._changed:
             unwanted = [row for row in self._waiting if row.unwanted]
-            for row in unwanted:
-                self._waiting.remove(row)
+            self._waiting = deque(row for row in self._waiting if row not in unwanted)
         for row in unwanted:
             self._finish(row, error=Cancelled("cancelled while waiting for the model"))
 
@@ -236,7 +232,7 @@ class BatchWorker:
     def _finish(self, row: Row, error: Exception | None = None) -> None:
         if error is not None and not isinstance(error, Nl2SqlError):
             logger.error("the model failed", exc_info=error)
-            error = model_failed(error)
+            error = ModelError(f"the model failed: {type(error).__name__}: {one_line(error, 300)}")
         row.error = error
         row.done.set()
 
@@ -392,11 +388,10 @@ class Router:
             costs.append(len(row.prompt) - shared + _ROW_TOKENS * rows + _PLACE_TOKENS * over)
         best = costs.index(min(costs))
         self._rows[best].append(row)
-        seen = self._seen[best]
-        key = row.array.tobytes()
+        seen, key = self._seen[best], row.array.tobytes()
         seen[key] = row.array
         seen.move_to_end(key)
-        while len(seen) > _REMEMBERED:
+        if len(seen) > _REMEMBERED:
             seen.popitem(last=False)
         return best
 

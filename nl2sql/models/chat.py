@@ -9,9 +9,12 @@ A special token written inside a message's text is tokenised as that special tok
 from __future__ import annotations
 
 import copy
+import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
+from functools import lru_cache
+from types import MappingProxyType
 from typing import Any
 
 from nl2sql.errors import ModelError, UsageError
@@ -19,35 +22,17 @@ from nl2sql.interfaces import Grammar, Message, Sampling, ToolDefinition
 
 # Tokens that end a turn or open another one in common chat formats; a model's own EOS is added to them.
 _TURN_TOKENS = (
-    "<|im_end|>",
-    "<|im_start|>",
-    "<|endoftext|>",
-    "<|eot_id|>",
-    "<|end_of_text|>",
-    "<|start_header_id|>",
-    "<end_of_turn>",
-    "<start_of_turn>",
-    "<|end|>",
-    "<|user|>",
-    "<|return|>",
+    *("<|im_end|>", "<|im_start|>", "<|endoftext|>", "<|eot_id|>", "<|end_of_text|>", "<|start_header_id|>"),
+    *("<end_of_turn>", "<start_of_turn>", "<|end|>", "<|user|>", "<|return|>"),
 )
+_CALL = {"name": "zq_name", "arguments": {"zq_key": "zq_value"}}
 _CALLED: tuple[Message, ...] = (  # what the loop's tool-calling form asks of a template
     {"role": "system", "content": "S"},
     {"role": "user", "content": "U"},
-    {
-        "role": "assistant",
-        "content": "",
-        "tool_calls": [
-            {
-                "id": "call00000",
-                "type": "function",
-                "function": {"name": "zq_name", "arguments": {"zq_key": "zq_value"}},
-            }
-        ],
-    },
+    {"role": "assistant", "content": "", "tool_calls": [{"id": "call00000", "type": "function", "function": _CALL}]},
     {"role": "tool", "tool_call_id": "call00000", "name": "zq_name", "content": "zq_answer"},
 )
-_OFFERED: tuple[ToolDefinition, ...] = (
+OFFERED: tuple[ToolDefinition, ...] = (
     {
         "type": "function",
         "function": {"name": "zq_name", "description": "zq_about", "parameters": {"type": "object", "properties": {}}},
@@ -153,7 +138,7 @@ class Chat:
 
     def _check_tools(self, *, grammar: bool) -> None:
         if self._tool_form is None:
-            self._tool_form = self._apply(_CALLED, _OFFERED) if self.has_template else ""
+            self._tool_form = self._apply(_CALLED, OFFERED) if self.has_template else ""
         shown = [word in self._tool_form for word in ("zq_about", "zq_key", "zq_value", "zq_answer")]
         if not all(shown):
             missing = "shows no tools" if not shown[0] else "shows tools, but not their calls and answers"
@@ -202,6 +187,16 @@ class Chat:
         return self._shows_system
 
 
+def cut_at(text: str, stop: Sequence[str]) -> tuple[str, bool]:
+    r"""``text`` up to where the first stop string begins, and whether there is one.
+
+    >>> cut_at("Action: finish[{}]\nObservation: I made this up", ["Observation:"])
+    ('Action: finish[{}]\n', True)
+    """
+    places = [at for at in (text.find(string) for string in stop if string) if at >= 0]
+    return (text[: min(places)], True) if places else (text, False)
+
+
 def plain_prompt(messages: Sequence[Message]) -> str:
     """The prompt of a model without chat template: system text, then ``User:`` / ``Assistant:`` turns."""
     turns = [f"{_PLAIN_ROLES.get(m['role'], '')}{m['content']}" for m in messages]
@@ -223,3 +218,57 @@ def _stop_ids(tokenizer: Any, generation_eos: int | Sequence[int] | None) -> fro
     special = {str(token.content): i for i, token in tokenizer.added_tokens_decoder.items()}
     ids += [special.get(token) for token in _TURN_TOKENS]
     return frozenset(i for i in ids if i is not None)
+
+
+class ServedTokenizer:
+    """What ``Chat`` asks of a tokenizer: the template of a GGUF file, rendered here, and llama.cpp's tokens.
+
+    ask: sends a request to the child, ``(path, body)``; parsed JSON comes back.
+    """
+
+    special_tokens_map: Mapping[str, str] = MappingProxyType({})
+    added_tokens_decoder: Mapping[int, Any] = MappingProxyType({})
+    eos_token_id = None
+
+    def __init__(self, template: str, ask: Callable[[str, dict[str, Any] | None], Any]) -> None:
+        self.chat_template, self._ask = template, ask
+        about = ask("props", None)
+        self._special = {name: str(about.get(name) or "") for name in ("bos_token", "eos_token")}
+        self.bos_token = self._special["bos_token"]
+        self._ids = lru_cache(maxsize=256)(self._tokens)
+
+    def __deepcopy__(self, _: Any) -> ServedTokenizer:
+        return self  # it holds nothing that changes
+
+    def __call__(self, text: str, add_special_tokens: bool = True) -> dict[str, Any]:
+        return {"input_ids": self._ids(text, add_special_tokens)}
+
+    def apply_chat_template(
+        self, chat: Sequence[Message], *, tokenize: bool = False, add_generation_prompt: bool = False, **more: Any
+    ) -> str:
+        """The conversation as text. Raises jinja2's TemplateError."""
+        settings = {**self._special, **more, "add_generation_prompt": add_generation_prompt}
+        return _template(self.chat_template).render(messages=chat, **settings)
+
+    def _tokens(self, text: str, special: bool) -> tuple[int, ...]:
+        body = {"content": text, "add_special": special, "parse_special": True}
+        return tuple(self._ask("tokenize", body)["tokens"])
+
+
+@lru_cache(maxsize=8)
+def _template(text: str) -> Any:
+    """A chat template as transformers compiles it."""
+    from jinja2.exceptions import TemplateError
+    from jinja2.ext import loopcontrols
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    def refuse(message: str) -> str:
+        raise TemplateError(message)
+
+    def as_json(value: Any, indent: int | None = None) -> str:
+        return json.dumps(value, ensure_ascii=False, indent=indent)
+
+    made = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+    made.filters["tojson"] = as_json
+    made.globals["raise_exception"] = refuse
+    return made.from_string(text)

@@ -17,10 +17,8 @@ from typing import Any, Literal
 from nl2sql.errors import ModelError, one_line
 from nl2sql.interfaces import Grammar, Model
 from nl2sql.models.llamacpp import LlamaCppModel
-from nl2sql.models.load import load_parts
-from nl2sql.models.local import LocalModel
-from nl2sql.models.memory import VARIABLE, memory_limit
-from nl2sql.models.spec import Source, runs_on_llamacpp
+from nl2sql.models.load import Source, load_parts, runs_on_llamacpp
+from nl2sql.models.local import VARIABLE, LocalModel, memory_limit
 
 TOLERANCE = {"float32": 1e-4, "bfloat16": 0.08, "float16": 0.02}  # of the largest logit
 ROWS = 16  # side by side: enough that a row mixed up with another one shows
@@ -28,12 +26,15 @@ NEW_TOKENS = 24  # about one query
 _COLUMNS = ("id", "name", "city", "status", "total", "date", "price", "phone", "country", "state", "code", "amount")
 
 
+Status = Literal["ok", "warn", "fail"]
+
+
 @dataclass(frozen=True)
 class Check:
     """One finding. status: ``ok``, ``warn`` (works, with a drawback) or ``fail``."""
 
     name: str
-    status: Literal["ok", "warn", "fail"]
+    status: Status
     detail: str
 
     def to_dict(self) -> dict[str, str]:
@@ -55,8 +56,7 @@ def check_model(source: Source, *, device: str = "auto", dtype: str | None = Non
     fresh = _fresh_logits(model, tokenizer, conversations[0])  # before the engine takes the model over
     mine = LocalModel(model, tokenizer, name=loaded.name, revision=loaded.revision, batch_size=ROWS)
     try:
-        engine = mine.describe()["engine"]
-        if engine == "slots":
+        if mine.describe()["engine"] == "slots":
             yield Check("engine", "ok", "rows are batched over slots of their own")
         else:
             yield Check("engine", "warn", "this model's attention does not fit batched slots: one row at a time")
@@ -130,12 +130,10 @@ def _reuse(model: LocalModel, fresh: Sequence[Any], conversation: Conversation, 
         reused, whole = reused + held, whole + len(model.prompt_ids(messages, turn))
     limit = TOLERANCE.get(dtype, 0.08)
     worst = max(differences, key=lambda difference: (math.isnan(difference), difference))
-    detail = (
-        f"largest difference {worst:.1e} of the largest logit (limit {limit:.0e}), {reused} of {whole} tokens reused"
-    )
-    if not all(difference <= limit for difference in differences):  # NaN compares as False
-        return Check("reused cache = fresh", "fail", detail)
-    return Check("reused cache = fresh", "ok" if reused else "warn", detail)
+    detail = f"largest difference {worst:.1e} of the largest logit (limit {limit:.0e})"
+    good = all(difference <= limit for difference in differences)  # NaN compares as False
+    status: Status = "fail" if not good else "ok" if reused else "warn"
+    return Check("reused cache = fresh", status, f"{detail}, {reused} of {whole} tokens reused")
 
 
 def _batches(model: Model, conversations: Sequence[Conversation], dtype: str) -> Check:
@@ -147,11 +145,9 @@ def _batches(model: Model, conversations: Sequence[Conversation], dtype: str) ->
         together = list(threads.map(text, conversations))
     same = sum(a == b for a, b in zip(alone, together, strict=True))
     detail = f"{same} of {len(alone)} greedy texts are the same alone and in a batch of {len(alone)}"
-    if same == len(alone):
-        return Check("same text in any batch", "ok", detail)
-    if dtype == "float32":
-        return Check("same text in any batch", "fail", detail)
-    return Check("same text in any batch", "warn", f"{detail}; --dtype float32 is the lane where all are")
+    status: Status = "ok" if same == len(alone) else "fail" if dtype == "float32" else "warn"
+    more = "; --dtype float32 is the lane where all are" if status == "warn" else ""
+    return Check("same text in any batch", status, f"{detail}{more}")
 
 
 def _template(tokenizer: Any) -> Check:

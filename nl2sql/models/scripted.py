@@ -22,7 +22,7 @@ from typing import Any, Literal, TypeAlias
 from nl2sql.errors import Cancelled, ModelError, UsageError, one_line
 from nl2sql.interfaces import Completion, Message, ToolDefinition, Usage
 from nl2sql.machine import from_json, from_yaml
-from nl2sql.models.chat import Request
+from nl2sql.models.chat import Request, cut_at
 
 Reply: TypeAlias = str | Mapping[str, Any]  # text, or {text | error, finish_reason?, delay_s?}
 OnExhausted: TypeAlias = Literal["error", "repeat"]
@@ -53,9 +53,7 @@ class ScriptedModel:
             raise UsageError(f"on_exhausted={on_exhausted!r}; expected 'error' or 'repeat'")
         if isinstance(context_window, bool) or not isinstance(context_window, int) or context_window < 1:
             raise UsageError(f"context_window={context_window!r}; expected a positive whole number")
-        self.name = name
-        self.context_window = context_window
-        self.on_exhausted = on_exhausted
+        self.name, self.context_window, self.on_exhausted = name, context_window, on_exhausted
         self._table = _table(replies)
         self._cursors: dict[tuple[str, str], int] = {}
         self._lock = threading.Lock()
@@ -157,9 +155,8 @@ def _complete(reply: Mapping[str, Any], prompt_tokens: int, request: Request) ->
         raise ModelError(str(reply["error"]))
     text: str = reply["text"]
     finish: Literal["stop", "length", "cancelled"] = reply.get("finish_reason", "stop")
-    cut = min((at for at in map(text.find, request.stop) if at >= 0), default=-1)
-    if cut >= 0:
-        text, finish = text[:cut], "stop"
+    text, cut = cut_at(text, request.stop)
+    finish = "stop" if cut else finish
     shortened = _first_words(text, request.max_new_tokens)
     if shortened is not None:
         text, finish = shortened, "length"
@@ -196,10 +193,8 @@ def _table(replies: object) -> dict[str, dict[str, list[dict[str, Any]]]]:
         table[question] = {}
         for controller, items in by_controller.items():
             if isinstance(items, str) or not isinstance(items, Sequence):
-                raise UsageError(
-                    f"replies of {_short(question)} are {type(items).__name__}; expected a list of replies, "
-                    'e.g. ["SELECT 1"]'
-                )
+                what = f"replies of {_short(question)} are {type(items).__name__}"
+                raise UsageError(f'{what}; expected a list of replies, e.g. ["SELECT 1"]')
             table[question][str(controller)] = [_reply(item, question) for item in items]
     return table
 
@@ -208,11 +203,9 @@ def _reply(item: object, question: str) -> dict[str, Any]:
     if isinstance(item, str):
         return {"text": item}
     if not isinstance(item, Mapping):
-        raise UsageError(
-            f"a reply of {_short(question)} is {item!r}; expected text (in quotes) or a mapping with 'text' or 'error'"
-        )
-    unknown = {str(key) for key in item} - _REPLY_KEYS
-    if unknown:
+        what = f"a reply of {_short(question)} is {item!r}"
+        raise UsageError(f"{what}; expected text (in quotes) or a mapping with 'text' or 'error'")
+    if unknown := {str(key) for key in item} - _REPLY_KEYS:
         raise UsageError(f"unknown key {min(unknown)!r} in a reply of {_short(question)}; known: text, error, ...")
     if ("text" in item) == ("error" in item):
         raise UsageError(f"a reply of {_short(question)} needs exactly one of 'text' and 'error'")
@@ -240,7 +233,6 @@ def _read_script(path: Path) -> dict[str, Any]:
         raise UsageError(f"script {path} cannot be read: {one_line(error, 200)}") from None
     if not isinstance(data, Mapping) or "replies" not in data:
         raise UsageError(f"script {path} has no 'replies'; expected replies: {{'*': [\"SELECT 1\"]}} (docs/models.md)")
-    unknown = {str(key) for key in data} - _FILE_KEYS
-    if unknown:
+    if unknown := {str(key) for key in data} - _FILE_KEYS:
         raise UsageError(f"script {path}: unknown key {min(unknown)!r}; known: {', '.join(sorted(_FILE_KEYS))}")
     return dict(data)

@@ -12,18 +12,18 @@ from __future__ import annotations
 
 import inspect
 import logging
+import math
+import mmap
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 from transformers.cache_utils import DynamicCache
-
-from nl2sql.models.memory import empty_pages
 
 logger = logging.getLogger(__name__)
 
@@ -59,21 +59,6 @@ class Segment(NamedTuple):
     logits: int = 1
 
 
-class Decoder(Protocol):
-    """The decoder as the worker needs it. ``token_bytes``: memory of one token's keys and values (0: unknown).
-
-    ``drafts``: whether several tokens of a row can be tried at once and taken back by ``crop`` at no cost.
-    """
-
-    token_bytes: int
-    drafts: bool
-
-    def forward(self, segments: Sequence[Segment]) -> torch.Tensor: ...
-    def copy_prefix(self, source: Slot, target: Slot, length: int) -> None: ...
-    def crop(self, slot: Slot, length: int) -> None: ...
-    def reserve(self, slot: Slot, tokens: int) -> None: ...
-
-
 class _Span(NamedTuple):
     slot: Slot
     start: int  # in the slot
@@ -84,8 +69,6 @@ class _Span(NamedTuple):
 
 @dataclass
 class _Batch:
-    """The forward in progress."""
-
     spans: list[_Span]
     decoder: SlotDecoder
     masks: dict[int | None, list[torch.Tensor | None]] = field(default_factory=dict)  # of the spans, by window
@@ -100,7 +83,11 @@ class _Batch:
 
 
 class SlotDecoder:
-    """Ragged prefill and decoding over slots. model: a transformers causal LM in eval mode; decoders may share it."""
+    """Ragged prefill and decoding over slots. model: a transformers causal LM in eval mode; decoders may share it.
+
+    ``token_bytes``: memory of one token's keys and values (0: unknown). ``drafts``: whether several tokens of a row can
+    be tried at once and taken back by ``crop`` at no cost.
+    """
 
     drafts = True
 
@@ -124,13 +111,12 @@ class SlotDecoder:
                 self.reserve(slot, held + len(new))
             spans.append(_Span(slot, held, held + len(new), first, first + len(new)))
             wanted += range(first + len(new) - logits, first + len(new))
+        device = self.model.device
         out = self.model(
-            input_ids=torch.tensor(
-                [[token for segment in segments for token in segment.tokens]], device=self.model.device
-            ),
-            position_ids=torch.tensor([[n for s in spans for n in range(s.start, s.end)]], device=self.model.device),
+            input_ids=torch.tensor([[token for segment in segments for token in segment.tokens]], device=device),
+            position_ids=torch.tensor([[n for s in spans for n in range(s.start, s.end)]], device=device),
             use_cache=False,
-            logits_to_keep=torch.tensor(wanted, dtype=torch.long, device=self.model.device),
+            logits_to_keep=torch.tensor(wanted, dtype=torch.long, device=device),
             slot_batch=_Batch(spans, self),
         )
         for slot, new, _ in segments:
@@ -174,6 +160,19 @@ class SlotDecoder:
         made = empty_pages(keys, slot.capacity), empty_pages(values, slot.capacity)
         slot.layers[index] = made
         return made
+
+
+def empty_pages(like: torch.Tensor, capacity: int) -> torch.Tensor:
+    """Zeros ``[1, heads, capacity, dim]``, of the kind of ``like``; on a CPU in a mapping of their own.
+
+    The system hands its pages out when they are first written, and has them back with the tensor. What malloc gave
+    would stay in the arena of the thread that asked, between slots of other lengths.
+    """
+    shape = (1, like.shape[1], capacity, like.shape[3])
+    if like.device.type != "cpu":
+        return torch.zeros(shape, dtype=like.dtype, device=like.device)
+    pages = mmap.mmap(-1, math.prod(shape) * like.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return torch.frombuffer(pages, dtype=like.dtype).view(shape)
 
 
 def rounded(tokens: int) -> int:
@@ -326,7 +325,10 @@ class SequentialDecoder:
         """Nothing to reserve: every cache grows by itself."""
 
 
-def make_decoder(model: Any) -> SlotDecoder | SequentialDecoder:
+Decoder: TypeAlias = SlotDecoder | SequentialDecoder
+
+
+def make_decoder(model: Any) -> Decoder:
     """Slots when they compute what the model itself computes (checked here on a few tokens), else one at a time."""
     if model.config._attn_implementation == ATTENTION:  # served before: plain forwards need the model's own again
         model.set_attn_implementation("sdpa")

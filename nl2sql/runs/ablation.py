@@ -48,7 +48,7 @@ from nl2sql.eval.settings import Settings
 from nl2sql.eval.stats import PairedTest, adjusted, paired_test, percent
 from nl2sql.eval.tables import table_html, table_text
 from nl2sql.machine import from_json, from_yaml
-from nl2sql.models.spec import resolve_spec
+from nl2sql.models.load import resolve_spec
 from nl2sql.runs.dialogues import cell_notes
 from nl2sql.runs.evaluate import carry_out
 from nl2sql.runs.folder import TABLE, left_as_found, locked, read_manifest, write_json

@@ -311,8 +311,8 @@ def _is_packaged(setting: str, value: Any) -> bool:
     """Whether the folder's own word is enough for this value."""
     from nl2sql.agents.controllers import PACKAGED
     from nl2sql.eval.rules import RULES, TOLERANT
-    from nl2sql.models.adapters import packaged_adapters
     from nl2sql.models.embedded import embedded_names
+    from nl2sql.models.weight_files import packaged_adapters
 
     match setting:
         case "benchmark":

@@ -13,8 +13,7 @@ from transformers import AutoModelForCausalLM, GenerationConfig
 
 from engine_bench.transcripts import Call, Episode
 from nl2sql.models.batching import BatchWorker, Router
-from nl2sql.models.local import open_engine
-from nl2sql.models.memory import EngineMemory
+from nl2sql.models.local import EngineMemory, open_engine
 from nl2sql.models.rows import Row
 from nl2sql.models.slots import Segment, Slot, SlotDecoder, make_decoder
 

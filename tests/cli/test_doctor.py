@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from nl2sql.cli import app
 from nl2sql.cli.models import OPTIONAL
 from nl2sql.models.doctor import check_model
-from nl2sql.models.spec import Source
+from nl2sql.models.load import Source
 
 
 @pytest.fixture(scope="module")

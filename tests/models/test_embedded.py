@@ -21,7 +21,7 @@ import pytest
 from nl2sql import models
 from nl2sql.errors import Cancelled, ModelError, Nl2SqlError, UsageError
 from nl2sql.models import embedded, weight_files
-from nl2sql.models.spec import Source
+from nl2sql.models.load import Source
 from nl2sql.models.weight_files import file_sha256
 
 NAME = "smollm2-135m"

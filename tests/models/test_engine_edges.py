@@ -196,8 +196,7 @@ def test_logits_do_not_depend_on_a_longer_batch_mate(kind: str) -> None:
 
 
 def test_edited_generation_config_or_config_changes_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from nl2sql.models.load import _revision
-    from nl2sql.models.spec import Source
+    from nl2sql.models.load import Source, _revision
 
     monkeypatch.setenv("NL2SQL_CACHE", str(tmp_path / "c"))
     m = tmp_path / "m"

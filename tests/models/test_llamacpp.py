@@ -22,8 +22,8 @@ from nl2sql.interfaces import Grammar, Model, Sampling
 from nl2sql.models import load_model
 from nl2sql.models.embedded import embedded_model
 from nl2sql.models.llamacpp import LlamaCppModel
+from nl2sql.models.load import Source, resolve_spec, runs_on_llamacpp
 from nl2sql.models.local import LocalModel
-from nl2sql.models.spec import Source, resolve_spec, runs_on_llamacpp
 from nl2sql.models.weight_files import read_header
 
 ASKED = [{"role": "system", "content": "You write SQL."}, {"role": "user", "content": "How many rows?"}]
@@ -188,13 +188,13 @@ def test_files_that_are_no_model_are_one_line(tmp_path: Path, gguf: Path) -> Non
 
 
 def test_what_runs_on_llamacpp(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nl2sql.models.spec.multiplies_bfloat16", lambda: False)
+    monkeypatch.setattr("nl2sql.models.load.multiplies_bfloat16", lambda: False)
     small, qwen = resolve_spec("smollm2-135m"), resolve_spec("qwen2.5-coder-0.5b")
     assert runs_on_llamacpp(qwen, "auto") and not runs_on_llamacpp(small, "auto")
     assert runs_on_llamacpp(small, "llamacpp") and not runs_on_llamacpp(qwen, "slots")
     assert not runs_on_llamacpp(qwen, "auto", "auto", "float32") and runs_on_llamacpp(Source("gguf", "x.gguf"), "auto")
     assert runs_on_llamacpp(qwen, "auto", "auto", "auto") and runs_on_llamacpp(qwen, "llamacpp", "cpu", "auto")
-    monkeypatch.setattr("nl2sql.models.spec.multiplies_bfloat16", lambda: True)
+    monkeypatch.setattr("nl2sql.models.load.multiplies_bfloat16", lambda: True)
     assert not runs_on_llamacpp(qwen, "auto", "auto", "auto") and runs_on_llamacpp(qwen, "auto")
     assert embedded_model("smollm2-135m", "llamacpp").folder.name == "smollm2-135m-llamacpp"
     with pytest.raises(UsageError, match=r"--engine llamacpp runs embedded models and .gguf files"):

@@ -21,8 +21,7 @@ from transformers import AutoModelForCausalLM
 from nl2sql.errors import ModelError, UsageError
 from nl2sql.models import load_model
 from nl2sql.models.doctor import check_model
-from nl2sql.models.load import instructions, load_parts, pick_dtype
-from nl2sql.models.spec import resolve_spec
+from nl2sql.models.load import instructions, load_parts, pick_dtype, resolve_spec
 
 BAD = [
     tuple(line.split(" => "))

@@ -15,13 +15,12 @@ from models.tiny import tiny_model, tiny_tokenizer
 
 from nl2sql.errors import UsageError
 from nl2sql.interfaces import Sampling
-from nl2sql.models import memory
+from nl2sql.models import local as engine
 from nl2sql.models.batching import BatchWorker
 from nl2sql.models.doctor import _memory
-from nl2sql.models.local import LocalModel
-from nl2sql.models.memory import EngineMemory, empty_pages, memory_limit, resident_bytes
+from nl2sql.models.local import EngineMemory, LocalModel, memory_limit, resident_bytes
 from nl2sql.models.rows import Row
-from nl2sql.models.slots import make_decoder
+from nl2sql.models.slots import empty_pages, make_decoder
 
 MB = 2**20
 
@@ -136,7 +135,7 @@ def test_what_else_is_held_takes_its_part_of_the_limit_and_never_more_than_half(
 
 def test_free_memory_is_given_back_before_slots_have_to_go(monkeypatch: pytest.MonkeyPatch) -> None:
     trims: list[int] = []
-    monkeypatch.setattr(memory, "give_back_free_memory", lambda: trims.append(1))
+    monkeypatch.setattr(engine, "give_back_free_memory", lambda: trims.append(1))
     held = EngineMemory(100 * MB, measured=True)
     held._before = (resident_bytes() or 0) - 80 * MB
     held.for_cache()
@@ -146,7 +145,7 @@ def test_free_memory_is_given_back_before_slots_have_to_go(monkeypatch: pytest.M
 
 def test_the_limit_is_a_quarter_of_what_is_free_and_at_most_four_gb(monkeypatch: pytest.MonkeyPatch) -> None:
     for free, limit in ((8 * 10**9, 2 * 10**9), (100 * 10**9, 4 * 10**9), (None, 10**9)):
-        monkeypatch.setattr(memory, "free_bytes", lambda free=free: free)
+        monkeypatch.setattr(engine, "free_bytes", lambda free=free: free)
         assert memory_limit() == limit
     monkeypatch.setenv("NL2SQL_MEMORY_GB", "1.5")
     assert memory_limit() == 1_500_000_000

@@ -12,8 +12,8 @@ from models.tiny import tiny_model
 
 from nl2sql.errors import ModelError, UsageError
 from nl2sql.models import load_model
-from nl2sql.models.adapters import CONFIG, find_adapter, merge_adapter, packaged_adapters
 from nl2sql.models.embedded import embedded_models
+from nl2sql.models.weight_files import CONFIG, find_adapter, merge_adapter, packaged_adapters
 
 peft = pytest.importorskip("peft", reason="pip install 'nl2sql-harness[dev]'")
 LLAMA = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")

@@ -36,7 +36,7 @@ from nl2sql.machine import KEY_VARIABLES, masked
 from nl2sql.models import load_model
 from nl2sql.models.http.model import HttpModel
 from nl2sql.models.http.providers import PROVIDERS, place_of
-from nl2sql.models.spec import SERVERS, resolve_spec
+from nl2sql.models.load import SERVERS, resolve_spec
 
 runner = CliRunner()
 ASKED = [{"role": "system", "content": "You write SQL."}, {"role": "user", "content": "How many customers?"}]

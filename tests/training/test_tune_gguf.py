@@ -17,9 +17,9 @@ from models.tiny import tiny_gguf, tiny_model, tiny_tokenizer
 from training.packing import IGNORED, row
 
 from nl2sql.models import load_model
-from nl2sql.models.adapters import adapter_tensors, merge_adapter
 from nl2sql.models.chat import Chat
 from nl2sql.models.local import LocalModel
+from nl2sql.models.weight_files import adapter_tensors, merge_adapter
 
 SCHEMA = "Schema:\nsinger(id, name)\n\nQuestion: "
 RECIPE = {"rank": 32, "alpha": 32.0, "rate": 0.004, "warmup": 1, "rows": 512, "batch_rows": 1, "seed": 0}

@@ -20,7 +20,8 @@ from functools import lru_cache
 from typing import Any, Protocol, TypeAlias
 
 from nl2sql.errors import ModelError, one_line
-from nl2sql.interfaces import Grammar, ToolDefinition
+from nl2sql.interfaces import Grammar
+from nl2sql.models.chat import OFFERED
 from nl2sql.models.http.transport import RequestRefused, Unanswered
 from nl2sql.models.http.wire import read_answers, read_counts
 
@@ -32,12 +33,8 @@ _COMPILED = 256  # grammars kept
 
 Form: TypeAlias = Callable[[str], dict[str, Any]]
 
-_SCHEMA = {
-    "type": "object",
-    "properties": {"zq": {"type": "string", "enum": ["w7"]}},
-    "required": ["zq"],
-    "additionalProperties": False,
-}
+_SCHEMA: dict[str, Any] = {"type": "object", "properties": {"zq": {"type": "string", "enum": ["w7"]}}}
+_SCHEMA |= {"required": ["zq"], "additionalProperties": False}
 _TRIALS = {  # a text that no model writes by itself, and how it looks
     "lark": ('start: "zq" /[0-7][0-7][0-7]/\n', re.compile(r"zq[0-7]{3}")),
     "json_schema": (json.dumps(_SCHEMA), re.compile(r'\s*\{\s*"zq"\s*:\s*"w7"\s*\}\s*')),
@@ -162,14 +159,6 @@ class GrammarCheck:
 # A finding is kept. A server that was busy or out of reach has shown nothing: that error is the
 # caller's, and the next call tries again.
 
-_WEATHER: ToolDefinition = {
-    "type": "function",
-    "function": {
-        "name": "weather",
-        "description": "The weather of a city.",
-        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
-    },
-}
 _HOT = {"temperature": 1.0, "top_p": 1.0}  # some servers take no higher temperature
 _SEEDS = 4  # samples that may be the greedy text before a server is said to decode greedily
 
@@ -212,7 +201,7 @@ class Trials:
         with self._lock:
             if self._tools is None:
                 try:
-                    counts = [read_counts(ask(1, **more)).prompt for more in ({}, {"tools": [_WEATHER]})]
+                    counts = [read_counts(ask(1, **more)).prompt for more in ({}, {"tools": list(OFFERED)})]
                 except RequestRefused as refused:
                     raise ModelError(f"{refused} (asked with tools; react.native_tools is on)") from None
                 self._tools = None in counts or counts[0] != counts[1]

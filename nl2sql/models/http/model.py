@@ -53,7 +53,7 @@ class HttpModel:
     """
 
     def __init__(self, spec: str, options: ServerOptions | None = None, *, batch_size: int = 16) -> None:
-        self.spec, options = spec, options or ServerOptions()
+        options = options or ServerOptions()
         self._connect(place_of(spec), options, batch_size)
         try:
             if not self.name:
@@ -74,7 +74,6 @@ class HttpModel:
         self._server = Server(transport, options.body)
 
     def _know(self, chat: Chat | None, abilities: Abilities, trials: Trials) -> None:
-        """Take what is known of the server."""
         self._chat, self.abilities, self._trials = chat, abilities, trials
         self.context_window, self._many = abilities.window, abilities.many
         self._check: GrammarCheck | None = None
@@ -291,11 +290,8 @@ class HttpModel:
             completions.append(Completion(text, answer.finish, usage, answer.logprob, thinking))
             if answer.finish == "length" and not text and not self._told:
                 self._told = True
-                logger.warning(
-                    "%s used all of its %d tokens and answered nothing; allow it more with --server thinking=...",
-                    self.name,
-                    completion,
-                )
+                said = "%s used all of its %d tokens and answered nothing; allow it more with --server thinking=..."
+                logger.warning(said, self.name, completion)
         return completions
 
     # ----------------------------------------------------------------------------------------------- counting
@@ -361,9 +357,8 @@ class HttpModel:
         found = "temperature" in self._server.refused or self._trials.samples(self._trial)
         if not found and not self._told_greedy:
             self._told_greedy = True
-            logger.warning(
-                "%s decodes greedily whatever the temperature: all samples of a question are one answer", self.url
-            )
+            said = "%s decodes greedily whatever the temperature: all samples of a question are one answer"
+            logger.warning(said, self.url)
         return found
 
     def _trial(self, tokens: int, **extra: Any) -> Any:
@@ -374,14 +369,11 @@ class HttpModel:
     def _nameless(self) -> UsageError:
         names = [row["id"] for row in served_models(self._server)]
         offered = f"it offers: {', '.join(names[:20])}" if names else "it lists none; ask whoever runs it"
-        example = names[0] if names else "NAME"
-        known_as = self.spec.partition("/")[0] if self._server.place.provider else ""
-        example = f"{known_as}/{example}" if known_as else f"{self.url}#{example}"
-        return UsageError(f"which model of {self.url}? {offered}. Example: --model {example}")
+        provider = self._server.place.provider
+        example = f"{provider}/" if provider else f"{self.url}#"
+        return UsageError(f"which model of {self.url}? {offered}. Example: --model {example}{[*names, 'NAME'][0]}")
 
 
 def seed_of(seed: int | None, index: int) -> int | None:
     """A seed of its own for request ``index`` of a call; 31 bits, which every server takes."""
-    if seed is None:
-        return None
-    return int.from_bytes(hashlib.sha256(f"{seed}:{index}".encode()).digest()[:4], "big") >> 1
+    return None if seed is None else int.from_bytes(hashlib.sha256(f"{seed}:{index}".encode()).digest()[:4], "big") >> 1

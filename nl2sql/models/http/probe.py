@@ -85,23 +85,14 @@ class Abilities:
 
 
 def probe(
-    server: Server,
-    name: str,
-    chat: Chat | None,
-    window: int | None,
-    likely: int | None,
-    thinking: int | None = None,
+    server: Server, name: str, chat: Chat | None, window: int | None, likely: int | None, thinking: int | None = None
 ) -> Abilities:
     """Ask the server what it does. Raises ModelError.
 
     chat: a tokenizer of the same model, where there is one. window: tokens, as the user says; else the server's word
     is taken, else ``likely``. thinking: as in ``ServerOptions``.
     """
-    listed = served_models(server)
-    entry = next((row for row in listed if row["id"] == name), {})
-    about = about_server(server, entry)
-    said = about.pop("window", None)
-    return _Probe(server, name, chat, listed, about, thinking).run(window or said, likely)
+    return _Probe(server, name, chat, thinking).run(window, likely)
 
 
 class _Heard(NamedTuple):
@@ -132,23 +123,17 @@ class _Kept:
 
 
 class _Probe:
-    def __init__(
-        self,
-        server: Server,
-        name: str,
-        chat: Chat | None,
-        listed: list[dict[str, Any]],
-        about: dict[str, Any],
-        thinking: int | None,
-    ) -> None:
-        self._server, self._name, self._chat, self._listed, self._about = server, name, chat, listed, about
-        self._thinking = thinking
+    def __init__(self, server: Server, name: str, chat: Chat | None, thinking: int | None) -> None:
+        self._server, self._name, self._chat, self._thinking = server, name, chat, thinking
+        self._listed = served_models(server)
+        self._about = about_server(server, next((row for row in self._listed if row["id"] == name), {}))
         self._limit = LIMIT
         self._fields: dict[str, Any] = {}
         self._written = ""  # the answer to a rendered prompt
         self._logprobs: dict[str, Any] = {}
 
-    def run(self, said: int | None, likely: int | None) -> Abilities:
+    def run(self, wanted: int | None, likely: int | None) -> Abilities:
+        said = self._about.pop("window", None)
         kept, plain, first = self._read_kept(), None, _Heard()
         for refused_field in kept.refused if kept else ():
             self._server.refuse(refused_field)
@@ -156,7 +141,7 @@ class _Probe:
             first = self._first_chat(kept)
         except RequestRefused as refused:
             plain = refused
-        window, window_known = self._window(said, likely)
+        window, window_known = self._window(wanted or said, likely)
         thinks = plain is None and (first.thinks or bool(self._thinking))
         told = plain is None and not thinks and self._chat is None  # the first answer shows what else it does
         if kept and told and (first.prompt, first.text, window, self._about) == kept.shown:
@@ -175,27 +160,15 @@ class _Probe:
         if way == "completions":
             self._fields, answer = {}, self._written
         stops, many, systems = self._extras(way, bos, first.prompt, answer)
-        return {
-            "way": way,
-            "counting": self._counting(way, plain is not None),
-            "fields": self._fields,
-            "systems": systems,
-            "echoes": echoes,
-            "stops": stops,
-            "many": many,
-            "logprobs": self._logprobs,
-            "drop_bos": bos,
-            "answer": answer,
-        }
+        found: dict[str, Any] = {"way": way, "counting": self._counting(way, plain is not None), "fields": self._fields}
+        found |= {"systems": systems, "echoes": echoes, "stops": stops, "many": many}
+        return found | {"logprobs": self._logprobs, "drop_bos": bos, "answer": answer}
 
     def _thinker(self, asked: int) -> dict[str, Any]:
         """The abilities of a model that thinks: it is asked nothing that would cost its thoughts each time."""
         budget = DEFAULT_BUDGET if self._thinking is None else self._thinking
-        logger.warning(
-            "%s thinks before it answers: %d tokens more are allowed for that (--server thinking=...)",
-            self._name,
-            budget,
-        )
+        said = "%s thinks before it answers: %d tokens more are allowed for that (--server thinking=...)"
+        logger.warning(said, self._name, budget)
         room = 8 + (0 if self._fields.get("thinking") else budget)
         heard = self._converse(_ASKED, "", room, top_p=0.9, seed=1)  # greedy still; a refusal shows here
         return {
@@ -219,11 +192,8 @@ class _Probe:
             return known, True
         if provider and PROVIDERS[provider].window:
             return PROVIDERS[provider].window, False
-        logger.warning(
-            "%s does not say how long its context window is; assuming %d tokens (--server context_window=...)",
-            self._server.base,
-            DEFAULT_WINDOW,
-        )
+        told = "%s does not say how long its context window is; assuming %d tokens (--server context_window=...)"
+        logger.warning(told, self._server.base, DEFAULT_WINDOW)
         return DEFAULT_WINDOW, False
 
     # ------------------------------------------------------------------------------------------------ the cache

@@ -27,7 +27,7 @@ from nl2sql.errors import ModelError, UsageError, one_line
 from nl2sql.machine import KEY_VARIABLE, from_json, missing_part
 from nl2sql.models.chat import Chat
 from nl2sql.models.embedded import pull
-from nl2sql.models.spec import resolve_spec
+from nl2sql.models.load import resolve_spec
 
 
 @dataclass(frozen=True)
@@ -165,16 +165,8 @@ def _address(provider: Provider, named: str) -> str:
 
 # ----------------------------------------------------------- ``--server KEY=VALUE`` and a tokenizer
 
-FIXED_FIELDS = (
-    "model",
-    "messages",
-    "prompt",
-    "stop",
-    "n",
-    "stream",
-    "stream_options",
-    "tools",
-)  # what every request is about
+# What every request is about.
+FIXED_FIELDS = ("model", "messages", "prompt", "stop", "n", "stream", "stream_options", "tools")
 _SECRET = re.compile(  # in a name as ``api_key``: not max_tokens, eos_token, stop_token_ids, prompt_cache_key
     r"api_?key|authorization|passw(or)?d|passphrase|secret|credential|bearer|(access|auth|refresh)_?token"
     r"|(^|_)(auth|(?<!eos_)(?<!bos_)(?<!pad_)(?<!unk_)(?<!mask_)(?<!stop_)(?<!start_)(?<!end_)(?<!per_)token)$"

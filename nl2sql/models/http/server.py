@@ -203,11 +203,8 @@ def about_server(server: Server, entry: Mapping[str, Any]) -> dict[str, Any]:
     described = entry.get("meta")
     meta: Mapping[str, Any] = described if isinstance(described, Mapping) else {}
     about: dict[str, Any] = {key: entry[key] for key in ("owned_by", "root") if isinstance(entry.get(key), str)}
-    about |= {
-        key: meta[key]
-        for key in ("n_params", "size", "n_vocab")
-        if isinstance(meta.get(key), int) and abs(meta[key]) < MOST**2
-    }
+    sizes = {key: meta.get(key) for key in ("n_params", "size", "n_vocab")}
+    about |= {key: size for key, size in sizes.items() if isinstance(size, int) and abs(size) < MOST**2}
     window = entry.get("max_model_len")
     version = _ask(server, f"{root}/{'api/' * (server.place.provider == 'ollama')}version").get("version")
     props = _ask(server, f"{root}/props") if not isinstance(version, str) else {}

@@ -197,12 +197,12 @@ class Transport:
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
         timeout = httpx.Timeout(None, connect=CONNECT_S)
         try:
-            return httpx.AsyncClient(
-                headers=headers, limits=limits, timeout=timeout, trust_env=self.place.provider != OWN
-            )
+            trusted = self.place.provider != OWN
+            return httpx.AsyncClient(headers=headers, limits=limits, timeout=timeout, trust_env=trusted)
         except (ValueError, ImportError, OSError, httpx.InvalidURL) as error:
             named = [name for name in _ENVIRONMENT if os.environ.get(name) or os.environ.get(name.lower())]
-            what = f"{type(error).__name__}: {_without_password(self._clean(str(error)))}"
+            said = re.sub(r"//[^/@\s]*@", "//***@", self._clean(str(error)))  # a proxy's user, with a password
+            what = f"{type(error).__name__}: {said}"
             raise ModelError(
                 f"{self.base}: no connection can be set up as the environment wants it ({what}); see "
                 f"{', '.join(named) or 'its proxies and certificates'} (NO_PROXY=HOST goes past a proxy)"
@@ -232,7 +232,8 @@ class Transport:
             try:
                 return masked_data(_parsed(raw), self._key)
             except ValueError:
-                raise ModelError(f"{self.base}: the answer is not JSON: {self._clean(_text(raw))!r}") from None
+                said = self._clean(raw[:2000].decode("utf-8", "replace"))
+                raise ModelError(f"{self.base}: the answer is not JSON: {said!r}") from None
         said, field = _said(raw)
         said = self._clean(said)
         if status in _RETRIED:
@@ -245,19 +246,12 @@ class Transport:
 
     def _clean(self, text: str) -> str:
         """What a server says, as an error shows it: one line, without the key."""
-        line = one_line(self.without_key(text))
-        if self._key:
-            line = line.replace(self._key, "***")
+        line = one_line(self.without_key(text)).replace(self._key or "\0", "***")
         return "".join(c if c.isprintable() else "?" for c in line)[:300]
 
     def without_key(self, text: str) -> str:
         """``text`` without the key, or a long end of it."""
         return masked(text, self._key)
-
-
-def _without_password(text: str) -> str:
-    """``text`` without the user of an address: a proxy's may hold a password."""
-    return re.sub(r"//[^/@\s]*@", "//***@", text)
 
 
 class _TooLarge(Exception):
@@ -278,10 +272,6 @@ def _parsed(raw: bytes) -> Any:
     return load_json(raw.decode(json.detect_encoding(raw), "surrogatepass"))
 
 
-def _text(raw: bytes) -> str:
-    return raw[:2000].decode("utf-8", "replace")
-
-
 def _said(raw: bytes) -> tuple[str, str]:
     """The message in an error body of any of the usual shapes, else the body's beginning; the field it names.
 
@@ -290,7 +280,7 @@ def _said(raw: bytes) -> tuple[str, str]:
     try:
         data = _parsed(raw)
     except ValueError:
-        return _text(raw) or "(no text)", ""
+        return raw[:2000].decode("utf-8", "replace") or "(no text)", ""
     field: Any = ""
     while isinstance(data, Mapping):
         inner = next((data[key] for key in ("error", "message", "detail") if data.get(key)), None)

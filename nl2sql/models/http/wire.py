@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeGuard
 
 from nl2sql.errors import ModelError, one_line
+from nl2sql.models.chat import cut_at
 from nl2sql.sql.parse import load_json
 
 # ------------------------------------------------------------ what a model thinks before it answers
@@ -158,21 +159,19 @@ def said_in(content: Any) -> tuple[str, str]:
 
 def _calls(calls: Any) -> list[str]:
     """Tool calls as a model with the commonest form writes them: ``<tool_call>JSON</tool_call>``."""
-    if calls is None or calls == []:
-        return []
-    if not isinstance(calls, list):
+    if calls is not None and not isinstance(calls, list):
         raise ModelError(f"the server's answer has a {type(calls).__name__} as 'tool_calls'")
-    functions = [call.get("function") if isinstance(call, Mapping) else None for call in calls]
     texts = []
-    for function in functions:
+    for call in calls or ():
+        function = call.get("function") if isinstance(call, Mapping) else None
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
             raise ModelError("the server's answer has a tool call without a function's name")
         arguments = function.get("arguments")
         if isinstance(arguments, str):
             with contextlib.suppress(ValueError):  # no JSON: the loop's to judge
                 arguments = load_json(arguments or "{}")
-        call = {"name": function["name"], "arguments": {} if arguments is None else arguments}
-        texts.append(f"<tool_call>\n{json.dumps(call, ensure_ascii=False)}\n</tool_call>")
+        told = {"name": function["name"], "arguments": {} if arguments is None else arguments}
+        texts.append(f"<tool_call>\n{json.dumps(told, ensure_ascii=False)}\n</tool_call>")
     return texts
 
 
@@ -205,12 +204,6 @@ def read_counts(data: Any) -> Counts:
 def _detail(usage: Mapping[str, Any], part: str, name: str) -> int | None:
     details = usage.get(part)
     return _count(details.get(name)) if isinstance(details, Mapping) else None
-
-
-def cut_at(text: str, stop: Sequence[str]) -> tuple[str, bool]:
-    """``text`` up to the first stop string, and whether there was one."""
-    places = [at for at in (text.find(s) for s in stop if s) if at >= 0]
-    return (text[: min(places)], True) if places else (text, False)
 
 
 class Gathered:
