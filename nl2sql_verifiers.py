@@ -26,10 +26,11 @@ from pydantic import Field
 from nl2sql.config import build_config
 from nl2sql.errors import ModelError
 from nl2sql.interfaces import Completion, Usage
+from nl2sql.models.chat import cut_at
 from nl2sql.models.http.server import for_chat, quoting, without_echo
 from nl2sql.models.http.wire import read_answers, read_counts
 from nl2sql.runs.rollouts import Environment, load_environment
-from nl2sql.runs.rollouts.driven import PARTS, DrivenEpisode, Outcome, Request, Reward, cut_at, outcome_of
+from nl2sql.runs.rollouts.driven import PARTS, DrivenEpisode, Outcome, Request, Reward, outcome_of
 
 __all__ = ["LoopHarness", "Questions"]
 
@@ -178,7 +179,7 @@ async def _complete(client: Any, model: str, request: Request) -> Completion:
     [answer] = read_answers(said, request.stop)
     if request.prefill:
         answer = without_echo(answer, request.prefill)
-    counts, text = read_counts(said), cut_at(answer.text, request.stop)
+    counts, text = read_counts(said), cut_at(answer.text, request.stop)[0]
     words = counts.completion if counts.completion is not None else len(text.split())
     finish: Any = "length" if answer.finish == "length" else "stop"
     return Completion(text, finish, Usage(counts.prompt or 0, counts.prompt or 0, words, 1))

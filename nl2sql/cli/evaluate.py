@@ -181,7 +181,7 @@ def evaluate_command(
         plan = absolute(opt.plan_of(context.params, **asked))
         said = Trust(True, {"engine_url": plan.engine_url})
         if dry_run:
-            from nl2sql.runs.progress import estimate
+            from nl2sql.runs.evaluate import estimate
 
             print("loading the model and timing one call ...", file=sys.stderr)
             costs = estimate(plan, settings)

@@ -254,8 +254,7 @@ def report_command(
     """
     if format_:
         from nl2sql.eval.tables import FORMATS
-        from nl2sql.runs.report.collect import paper_rows, spread_rows
-        from nl2sql.runs.run import Run
+        from nl2sql.runs.run import Run, paper_rows, spread_rows
 
         loaded = [Run.load(folder) for folder in runs]
         rows = paper_rows([run.report for run in loaded], verbose=verbose)

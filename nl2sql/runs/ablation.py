@@ -25,7 +25,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -147,7 +147,6 @@ def _check_keys(data: Mapping[str, Any], known: Sequence[str], what: str) -> Non
 
 
 def _axes(data: Mapping[str, Any]) -> dict[str, list[Any]]:
-    axes: dict[str, list[Any]] = {}
     for key, values in data.items():
         _check_axis(key, "axes")
         if not isinstance(values, list) or not values:
@@ -155,15 +154,13 @@ def _axes(data: Mapping[str, Any]) -> dict[str, list[Any]]:
         texts = [_shown(value) for value in values]
         if twice := [text for text in texts if texts.count(text) > 1]:
             raise UsageError(f"axis {key} lists {twice[0]} twice")
-        axes[key] = values
-    return axes
+    return dict(data)
 
 
 def _check_axis(key: str, what: str) -> None:
     if key in SHARED:
-        raise UsageError(
-            f"{key!r} in {what} has to be the same for all cells, which are compared by question; put it in base"
-        )
+        why = "has to be the same for all cells, which are compared by question"
+        raise UsageError(f"{key!r} in {what} {why}; put it in base")
     keys = config_keys()
     known = [*PLAN_AXES, *keys]
     if key not in known and not (key.startswith("prompts.") and "prompts" in keys):
@@ -220,17 +217,16 @@ def _cell(name: str, changed: Mapping[str, Any], base: Mapping[str, Any]) -> Cel
 
 
 def _check_options(plan: RunSpec) -> None:
-    """The kinds of a plan's values; whether they name something is found out when they are context."""
-    least = {"limit": 1, "batch_size": 1}
+    """Only the kinds of a plan's values: whether they name something is found out when they are opened."""
     for key, (kind, adapter) in kinds_of_plan().items():
-        value = getattr(plan, key)
+        value, least = getattr(plan, key), int(key in ("limit", "batch_size"))
         try:
             adapter.validate_python(value, strict=True)
-            right = not isinstance(value, int) or value >= least.get(key, 0)
+            right = not isinstance(value, int) or value >= least
         except ValidationError:
             right = False
         if not right:
-            number = f"a whole number, {least.get(key, 0)} or more"
+            number = f"a whole number, {least} or more"
             wanted = {bool: "true or false", int: number, int | None: number}.get(kind, "text")
             raise UsageError(f"{key} is {_shown(value)}; expected {wanted}")
 
@@ -256,11 +252,11 @@ class Ablation:
         Raises UsageError for a metric that the runs have not.
         """
         chosen = self.metric(metric)
+        items = {name: run.report["items"] for name, run in self.runs.items()}
         verdicts = {
-            name: {item["id"]: bool(item[item_field(chosen)]) for item in run.report["items"]}
-            for name, run in self.runs.items()
+            name: {item["id"]: bool(item[item_field(chosen)]) for item in listed} for name, listed in items.items()
         }
-        databases = {item["id"]: item["db_id"] for run in self.runs.values() for item in run.report["items"]}
+        databases = {item["id"]: item["db_id"] for listed in items.values() for item in listed}
         names = [cell.name for cell in self.cells if cell.name != BASE]
         tests = adjusted([paired_test(BASE, verdicts[name], verdicts[BASE], databases.get) for name in names])
         return dict(zip(names, tests, strict=True))
@@ -322,7 +318,12 @@ def ablate(
                 context.fit(owed[0])
                 begun = [{"name": cell.name, "changed": dict(cell.changed)} for cell in cells]
                 write_json(folder / TABLE, head | {"cells": begun})
-                finished |= _carried_out(owed, folder, context, command, progress, len(cells))
+                stores = [control_stores(cell.plan, get_controller(cell.plan.controller)) for cell in owed]
+                total = len(context.questions) * sum(1 + len(asked) for asked in stores)
+                with tqdm(total=total, unit="question", disable=not progress) as bar:
+                    for number, cell in enumerate(owed, len(cells) - len(owed) + 1):
+                        bar.set_description(f"{cell.name} ({number} of {len(cells)})")
+                        finished[cell.name] = _carried_out(cell, folder, context, command, bar.update)
         _check_comparable(folder, cells, finished)
         ablation = Ablation(folder, cells, {cell.name: finished[cell.name] for cell in cells})
         write_json(folder / TABLE, head | ablation.to_dict())
@@ -330,7 +331,6 @@ def ablate(
 
 
 def _open(folder: Path) -> Path:
-    """The folder of an ablation, new or begun."""
     folder = folder.expanduser()
     path = folder / TABLE
     if (folder / "manifest.json").exists():
@@ -338,14 +338,12 @@ def _open(folder: Path) -> Path:
     if path.exists():
         try:
             begun = from_json(path.read_text(encoding="utf-8"))
-            format_, writer = begun["format"], begun["nl2sql"]
+            written = f"ablation format {begun['format']!r} of nl2sql {begun['nl2sql']}"
         except (ValueError, KeyError, TypeError):
             raise UsageError(f"{path} is not an ablation's; name another --out") from None
-        if format_ != FORMAT:
-            raise UsageError(
-                f"--out {folder} has ablation format {format_!r} of nl2sql {writer}; version {__version__} writes "
-                f"format {FORMAT}: name another --out"
-            )
+        if begun["format"] != FORMAT:
+            ours = f"version {__version__} writes format {FORMAT}"
+            raise UsageError(f"--out {folder} has {written}; {ours}: name another --out")
     elif folder.exists() and (not folder.is_dir() or any(not p.name.startswith(".") for p in folder.iterdir())):
         raise UsageError(f"--out {folder} is not empty and no ablation; name another folder")
     try:
@@ -383,8 +381,7 @@ def _check_cells(folder: Path, cells: Sequence[Cell]) -> None:
             )
     for cell in (cell for cell in cells if (folder / cell.name / "manifest.json").exists()):
         before, now = _flat(*read_plan(folder / cell.name)), _flat(cell.plan, cell.config)
-        if changed := [key for key in now if before.get(key) != now[key]]:
-            key = changed[0]
+        for key in (key for key in now if before.get(key) != now[key]):
             raise UsageError(
                 f"cell {cell.name} in {folder} was begun with {key}={before.get(key)!r}, and the grid now says "
                 f"{now[key]!r}; name another --out, or give the cell another name"
@@ -392,7 +389,6 @@ def _check_cells(folder: Path, cells: Sequence[Cell]) -> None:
 
 
 def _flat(plan: RunSpec, config: Any) -> dict[str, Any]:
-    """Every setting of a run by its dotted key."""
     kept = {key: value for key, value in asdict(plan).items() if key not in ("batch_size", "cache")}
     return kept | flat(config.model_dump())
 
@@ -402,13 +398,11 @@ def _finished(place: Path, cell: Cell) -> Run | None:
     if not (place / "manifest.json").exists() or not (place / "report.json").exists():
         return None
     manifest = read_manifest(place)
-    if manifest["controller"]["identity"] != get_controller(cell.plan.controller).identity:
-        return None  # carry_out says what changed
-    if manifest["prompts"] != prompt_hashes(cell.config.prompts):
-        return None
     tools, gates = (named_functions(kind, getattr(cell.plan, kind)) for kind in ("tools", "gates"))
-    if manifest.get("members", {}) != members(cell.config, tools, gates):
-        return None
+    then = (manifest["controller"]["identity"], manifest["prompts"], manifest.get("members", {}))
+    identity = get_controller(cell.plan.controller).identity
+    if then != (identity, prompt_hashes(cell.config.prompts), members(cell.config, tools, gates)):
+        return None  # carry_out says what changed
     return None if owed_of(place) else Run.load(place)
 
 
@@ -425,30 +419,17 @@ def _check_comparable(folder: Path, cells: Sequence[Cell], runs: Mapping[str, Ru
         if used != theirs:
             changed.append(f"model {cell.plan.model} (since cell {other})")
         if changed:
-            raise UsageError(
-                f"cell {cell.name} in {folder} cannot be compared: {', '.join(changed)} changed between the cells; "
-                "name another --out"
-            )
+            why = f"{', '.join(changed)} changed between the cells"
+            raise UsageError(f"cell {cell.name} in {folder} cannot be compared: {why}; name another --out")
 
 
-def _carried_out(
-    owed: Sequence[Cell], folder: Path, context: RunContext, command: str, progress: bool, cells: int
-) -> dict[str, Run]:
-    """The owed ones of ``cells`` cells, one after the other; one bar counts the questions of all."""
-    asked = [1 + len(control_stores(cell.plan, get_controller(cell.plan.controller))) for cell in owed]
-    total = len(context.questions) * sum(asked)  # a run and its controls ask each question
-    runs: dict[str, Run] = {}
-    with tqdm(total=total, unit="question", disable=not progress) as bar:
-        for number, cell in enumerate(owed, cells - len(owed) + 1):
-            bar.set_description(f"{cell.name} ({number} of {cells})")
-            try:
-                runs[cell.name] = carry_out(cell, folder / cell.name, context, advance=bar.update)
-            except (Cancelled, KeyboardInterrupt):
-                again = f"; continue with: {command}" if command else ""
-                raise Cancelled(
-                    f"interrupted in cell {cell.name}; what is finished is kept in {folder}{again}"
-                ) from None
-    return runs
+def _carried_out(cell: Cell, folder: Path, context: RunContext, command: str, advance: Callable[[int], object]) -> Run:
+    try:
+        return carry_out(cell, folder / cell.name, context, advance=advance)
+    except (Cancelled, KeyboardInterrupt):
+        again = f"; continue with: {command}" if command else ""
+        said = f"interrupted in cell {cell.name}; what is finished is kept in {folder}{again}"
+        raise Cancelled(said) from None
 
 
 # --------------------------------------------------------------------------------------------------- showing
@@ -461,19 +442,17 @@ def ablation_rows(data: Mapping[str, Any]) -> list[list[str]]:
     name = data["metric"]
     rows = [["cell", name, *HEAD.split("|")]]
     for cell in data["cells"]:
-        usage, test = cell["usage"], cell["test"]
+        usage, test, counts = cell["usage"], cell["test"], cell["counts"]
         spent = (usage["prompt_tokens"] + usage["completion_tokens"]) / max(1, cell["n"])
         against = [""] * 7
         if test:
             detects = "nothing" if test["detectable"] is None else f"{100 * test['detectable']:.1f}"
-            counts = [f"{100 * test['difference']:+.1f}", str(test["wins"]), str(test["losses"])]
+            won = [f"{100 * test['difference']:+.1f}", str(test["wins"]), str(test["losses"])]
             ps = [f"{test[name]:.3g}" for name in ("p", "p_holm", "p_databases_holm")]
-            against = [*counts, *ps, detects]
-        shown = percent(cell["metrics"][name])
-        counts = cell["counts"]
+            against = [*won, *ps, detects]
         repairs = f"{counts['repairs_accepted']} of {counts['repairs_forced'] + counts['repairs_asked']}"
-        looped = [str(counts["overrides"]), repairs]
-        rows.append([cell["name"], shown, *against, *looped, f"{spent:,.0f}", seconds_text(usage)])
+        costs = [str(counts["overrides"]), repairs, f"{spent:,.0f}", seconds_text(usage)]
+        rows.append([cell["name"], percent(cell["metrics"][name]), *against, *costs])
     for kind, metrics in data["control"].items():
         rows.append([f"single_shot, {kind.replace('_', ' ')}", percent(metrics[name]), *[""] * 11])
     return rows
@@ -483,12 +462,10 @@ def ablation_notes(data: Mapping[str, Any]) -> list[str]:
     """The lines under the table."""
     alarms = [f"ALARM {cell['name']}: {alarm}" for cell in data["cells"] for alarm in cell["alarms"]]
     cached = [cell["name"] for cell in data["cells"] if cell["usage"].get("cached_calls")]
-    answered = (
-        f"answered by the response cache, in part or whole, their seconds are no measurement: {', '.join(cached)}"
-    )
+    answered = "answered by the response cache, in part or whole, their seconds are no measurement"
     return [
         *alarms,
-        *([answered] if cached else []),
+        *([f"{answered}: {', '.join(cached)}"] if cached else []),
         *cell_notes(data["cells"]),
         *(line for cell in data["cells"] if "vizql" in cell for line in vizql_notes(cell["vizql"], cell["name"])),
         f"points, won, lost: against {BASE}; p: exact McNemar over the same questions, and adjusted over cells (Holm)",

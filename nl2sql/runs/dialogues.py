@@ -135,12 +135,8 @@ def as_resolved(questions: Sequence[Question], traces: Iterable[Mapping[str, Any
         for trace in traces
         if "session" in trace["flags"]
     }
-    return [
-        replace(question, meta={**question.meta, RESOLVED: understood[question.id]})
-        if question.id in understood
-        else question
-        for question in questions
-    ]
+    told = {id_: {RESOLVED: found} for id_, found in understood.items()}
+    return [replace(question, meta={**question.meta, **told.get(question.id, {})}) for question in questions]
 
 
 def resolve_usage(trace: Mapping[str, Any]) -> Usage:
@@ -220,7 +216,6 @@ def _grouped(questions: Sequence[Question], right: Verdicts, by: Callable[[Quest
 
 
 def _share(questions: Sequence[Question], right: Verdicts) -> dict[str, Any]:
-    """The share of the questions that are right."""
     clusters = [str(question.meta.get("interaction_id", question.id)) for question in questions]
     return clustered_interval([right[question.id] for question in questions], clusters).to_dict()
 

@@ -7,7 +7,6 @@ what the same call gives without it. Needs the extra ``ray``; importing this pac
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import platform
@@ -34,14 +33,12 @@ from nl2sql.eval.scoring import judge
 from nl2sql.eval.settings import Settings
 from nl2sql.interfaces import Benchmark, Gate, Model, Question, Tool
 from nl2sql.machine import cores, install_command
+from nl2sql.models.response_cache import code_hash
 from nl2sql.runs.job import LOCAL, Job
 from nl2sql.runs.plan import MODEL_OPTIONS, RunSpec, check_config, open_model, weights_of
 
 if TYPE_CHECKING:
     from nl2sql.databases.sqlite.database import QueryPool
-
-__all__ = ["Ray"]
-
 
 # -------------------------------------------------------------------------------------- the cluster
 # Ray does a task again whose worker or node died. An error that a task raised is the user's to see,
@@ -89,7 +86,6 @@ def _connect(ray: Any, address: str | None, workers: int | None) -> None:
 
 
 def _in_worker(code: str, function: Callable[..., T], piece: tuple[Any, ...]) -> T:
-    """In a worker process."""
     if code_of_package() != code:
         raise UsageError(
             f"the worker on {platform.node()} runs other code of nl2sql than this process; install the same version "
@@ -101,11 +97,7 @@ def _in_worker(code: str, function: Callable[..., T], piece: tuple[Any, ...]) ->
 @cache
 def code_of_package() -> str:
     """Hash of the package's code and data files."""
-    package = Path(__file__).resolve().parents[1]
-    digest = hashlib.sha256()
-    for file in sorted(path for path in package.rglob("*") if path.suffix in (".py", ".yaml", ".lark")):
-        digest.update(file.relative_to(package).as_posix().encode() + b"\0" + file.read_bytes())
-    return digest.hexdigest()[:16]
+    return code_hash(Path(__file__).resolve().parents[1], (".py", ".yaml", ".lark"))[:16]
 
 
 # ------------------------------------------------------------------------------- shards by database
@@ -147,9 +139,8 @@ def cut(benchmark: Benchmark, questions: Sequence[Question], size: int = SIZE) -
     by_database: dict[str, list[Question]] = {}
     for question in questions:
         by_database.setdefault(question.db_id, []).append(question)
-    shards = []
+    shards, url = [], benchmark.url if isinstance(benchmark, OnEngine) else ""
     for db_id, asked in by_database.items():
-        url = benchmark.url if isinstance(benchmark, OnEngine) else ""
         file = _file_of(benchmark, db_id) if not url else None
         length = file.stat().st_size if file is not None else 0
         parts = -(-len(asked) // size)
@@ -164,18 +155,17 @@ def _file_of(benchmark: Benchmark, db_id: str) -> Path | None:
     files = getattr(benchmark, "files", None)
     if isinstance(files, Mapping):
         path = files.get(db_id)
-    else:
-        try:
-            database = benchmark.database(db_id)
-        except Nl2SqlError:
-            return None
-        path = sqlite_file(database)
-        if path is None:
-            raise UsageError(
-                f"{db_id} is a {database.dialect} database of an object of this process, and workers open databases by "
-                "name; give the benchmark's name with engine_url=, or use --executor local"
-            )
-    return path.absolute() if path is not None and path.exists() else None
+        return path.absolute() if path is not None and path.exists() else None
+    try:
+        database = benchmark.database(db_id)
+    except Nl2SqlError:
+        return None
+    if (path := sqlite_file(database)) is None:
+        raise UsageError(
+            f"{db_id} is a {database.dialect} database of an object of this process, and workers open databases by "
+            "name; give the benchmark's name with engine_url=, or use --executor local"
+        )
+    return path.absolute() if path.exists() else None
 
 
 # ------------------------------------------------------------------ what a worker does with a shard

@@ -17,12 +17,15 @@ from typing import Any, TypedDict, Unpack
 
 from nl2sql.agents import prompts
 from nl2sql.agents.controllers import NamedController, get_controller, with_preset
+from nl2sql.agents.opening import link, open_task
 from nl2sql.agents.record import Episode, json_text
 from nl2sql.agents.resources import members
+from nl2sql.agents.task import SQL_STOPS
+from nl2sql.benchmarks import load_benchmark
 from nl2sql.config import Config
-from nl2sql.errors import Cancelled, UsageError, typed
+from nl2sql.errors import Cancelled, Nl2SqlError, UsageError, typed
 from nl2sql.eval.settings import Settings
-from nl2sql.interfaces import DEFAULT_MODEL, Benchmark, Gate, Model, Question, Tool
+from nl2sql.interfaces import DEFAULT_MODEL, Benchmark, Gate, Model, Question, Resources, Tool
 from nl2sql.runs.dialogues import RESOLVED_FIELDS, TURN_FIELDS, OwnHistories, as_resolved, resolve_usage
 from nl2sql.runs.folder import (
     FOLDERS,
@@ -30,8 +33,8 @@ from nl2sql.runs.folder import (
     RunFolder,
     as_a_run_leaves,
     check_free,
+    count_lines,
     environment,
-    iter_jsonl,
     locked,
     new_folder,
     read_manifest,
@@ -50,6 +53,8 @@ from nl2sql.runs.plan import (
     control_stores,
     fingerprints,
     left_out_of,
+    open_model,
+    pick,
     plan_record,
     read_plan,
     run_key,
@@ -142,9 +147,8 @@ def start(
         why = f"--controller {named.name} has none" if plan.control else "--no-control leaves controls out"
         raise UsageError(f"--equal-tokens adds a control, and {why}; leave one of the two out")
     with RunContext(plan, objects, executor) as context:
-        config, context.turns = settled(
-            cells_of(plan, config)[0], context, progress
-        )  # a mistake leaves no folder behind
+        # A mistake leaves no folder behind.
+        config, context.turns = settled(cells_of(plan, config)[0], context, progress)
         folder = new_folder(out, f"{named.name}-{context.benchmark.name}")
         return _carried_out(plan, config, folder, context, progress)
 
@@ -158,17 +162,15 @@ def cells_of(plan: RunSpec, config: Config) -> list[Cell]:
     return cells
 
 
-def _manifest(
-    plan: RunSpec, config: Config, key: str, model: Mapping[str, Any], questions: Sequence[Question]
-) -> dict[str, Any]:
+def _manifest(job: Job, plan: RunSpec, config: Config, key: str = "") -> dict[str, Any]:
     code = code_files(plan)
     return {
         "format": FORMAT,
         "key": key,
         "plan": plan_record(plan),
         "config": config.model_dump(),
-        "model": model,
-        "questions": [question.id for question in questions],
+        "model": job.model.describe(),
+        "questions": [question.id for question in job.questions],
         "environment": environment(),
         **({"code": code} if code else {}),
     }
@@ -181,11 +183,9 @@ def _carried_out(plan: RunSpec, config: Config, folder: Path, context: RunContex
         return carry_out(cells[0], folder, context, progress=progress)
     with locked(folder):
         if not (folder / "manifest.json").exists():  # of what the seeds do not share theirs tell
-            job = context.job(cells[0])
-            write_json(folder / "manifest.json", _manifest(plan, config, "", job.model.describe(), job.questions))
-        runs = {
-            cell.name: carry_out(cell, folder / cell.name, context, top=folder, progress=progress) for cell in cells
-        }
+            write_json(folder / "manifest.json", _manifest(context.job(cells[0]), plan, config))
+        options: dict[str, Any] = {"top": folder, "progress": progress}
+        runs = {cell.name: carry_out(cell, folder / cell.name, context, **options) for cell in cells}
         run = pooled(folder, plan, config, runs)
         write_json(folder / "report.json", run.report)
     return run
@@ -253,13 +253,14 @@ class _Work:
     def __init__(self, job: Job, context: RunContext, folder: Path, top: Path) -> None:
         self.job, self.executor, self.folder, self.top = job, context.executor, folder, top
         self.history = context.history
-        described = job.model.describe()
         prints = fingerprints(job.benchmark, job.questions)
         resting_on = members(job.config, job.tools, job.gates)
-        self.key_of = partial(run_key, model=described, prints=prints, members=resting_on, history=self.history)
+        self.key_of = partial(
+            run_key, model=job.model.describe(), prints=prints, members=resting_on, history=self.history
+        )
         self.stores = control_stores(job.plan, job.controller)
         key = self.key_of(job.controller, job.config)
-        self.manifest = _manifest(job.plan, job.config, key, described, job.questions) | {
+        self.manifest = _manifest(job, job.plan, job.config, key) | {
             "controller": {"name": job.controller.name, "identity": job.controller.identity},
             "controls": list(self.stores),
             "prompts": prompts.prompt_hashes(job.config.prompts),
@@ -270,7 +271,6 @@ class _Work:
         }
 
     def done(self) -> Run:
-        """The finished Run."""
         started = time.perf_counter()
         _keep_manifest(self.folder, self.manifest)
         job = self.job
@@ -280,7 +280,7 @@ class _Work:
             scoring = Settings(job.config.eval, executor=self.executor, progress=job.progress)
             report = summarise(self.manifest, job.benchmark, job.questions, main, controls, scoring)
         except KeyboardInterrupt:
-            kept = sum(1 for _ in iter_jsonl(self.folder / "predictions.jsonl"))
+            kept = count_lines(self.folder / "predictions.jsonl")
             said = f"interrupted; {kept} questions are kept in {self.folder}"
             raise Cancelled(f"{said}; continue with: {_continue(job.plan, job.config, self.top)}") from None
         report["seconds"] = round(time.perf_counter() - started, 1)
@@ -301,14 +301,13 @@ class _Work:
         owed = histories.owed(finished) if histories else [q for q in questions if q.id not in finished]
         store.start_clock()
         self.job.advance(len(questions) - len(owed))
-        try:
-            if owed:
-                job = replace(self.job, controller=named, config=config, questions=owed, keep=store.add, own=histories)
+        if owed:
+            job = replace(self.job, controller=named, config=config, questions=owed, keep=store.add, own=histories)
+            try:
                 self.executor.episodes(job)
-        finally:
-            if owed:
+            finally:
                 store.tick()
-            store.close()
+                store.close()
         return store
 
     def _controls(self, main: RunFolder) -> dict[str, RunFolder]:
@@ -342,7 +341,6 @@ def _keep_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
     path = folder / "manifest.json"
     if not path.exists():
         write_json(path, manifest)
-        return
     before = read_manifest(folder)
     if before.get("key") == manifest["key"]:
         return
@@ -377,3 +375,73 @@ def _equal_samples(main: RunFolder, shot: RunFolder, dialogues: bool) -> int:
     traces = [*main.traces(RESOLVED_FIELDS), *shot.traces(RESOLVED_FIELDS)] if dialogues else []
     once = sum(used.prompt_tokens + used.completion_tokens for used in map(resolve_usage, traces))
     return max(1, min(256, round((tokens(main) - once) / max(1, tokens(shot) - once))))
+
+
+# --------------------------------------------------------------------- ``nl2sql eval --dry-run``
+
+PROBED_QUESTIONS, PROBE_TOKENS, OBSERVATION_TOKENS = 10, 16, 60
+SQL_CALLS = 3  # generate, one repair, and the fallback or a second repair
+
+
+def most_calls(controller: str, config: Config) -> int:
+    """The model calls that a question may take, as its controller is set: the guess before one is done."""
+    asked = {"single_shot": config.single_shot.samples, "reflect": config.reflect.max_iterations}
+    asked |= dict.fromkeys(("candidates", "best"), config.candidates.n)
+    asked["vizql"] = 1 + (config.vizql.draft == "sql") + config.vizql.refinements
+    return asked.get(controller, config.react.max_steps + SQL_CALLS)
+
+
+def estimate(plan: RunSpec, config: Config) -> dict[str, Any]:
+    """Episodes, tokens, and an estimated time on this machine, from a probe of a few seconds.
+
+    Tokens assume that every step is used, every reply has full length, an observation ``OBSERVATION_TOKENS``, and
+    nothing is reused between steps; the time takes half the reply length. Scoring time is not included.
+    """
+    benchmark = load_benchmark(plan.benchmark, split=plan.split)
+    questions = pick(benchmark, plan)
+    model = open_model(replace(plan, cache=False))  # a cached answer would time nothing
+    opening = generate = counted = 0
+    probe: list[dict[str, str]] | None = None
+    for question in questions[:: max(1, len(questions) // PROBED_QUESTIONS)][:PROBED_QUESTIONS]:
+        try:
+            task = open_task(question, Resources(model, benchmark.database(question.db_id)), config)
+        except Nl2SqlError:
+            continue  # the run itself records it as a failed episode
+        link(task)
+        probe = prompts.generate_messages(task.nlq, task.schema_text_focus, None, config.prompts, task.examples)
+        generate += model.count_tokens(probe)
+        opening += model.count_tokens(prompts.react_messages(task.schema_text_full + task.schema_text_focus))
+        counted += 1
+    n, counted = len(questions), max(1, counted)
+    calls = most_calls(plan.controller, config)
+    written = calls if plan.controller in ("single_shot", "candidates", "best") else None
+    stores = control_stores(plan, get_controller(plan.controller))
+    loop, control = int(written is None), int(bool(stores))
+    steps, reply, sql_calls = config.react.max_steps, config.react.max_new_tokens, SQL_CALLS
+    if plan.controller in ("reflect", "vizql"):  # no turns of a loop: generations only
+        steps, sql_calls = 0, calls
+    grown = steps * opening / counted + (reply + OBSERVATION_TOKENS) * steps * (steps - 1) / 2
+    seeds, equal = max(1, len(plan.seeds)), max(1, len(stores))
+    loops = n * loop * seeds * equal  # the control at equal tokens costs what the loop costs
+    shots = n * (control + (written or 0) * seeds * equal)
+    prompt = loops * (grown + sql_calls * generate / counted) + shots * generate / counted
+    completion = reply * (loops * (steps + sql_calls) + shots)
+    expected: dict[str, Any] = {
+        "questions": n,
+        "episodes": n * (seeds + control * equal),
+        "prompt_tokens": round(prompt),
+        "completion_tokens": round(completion),
+    }
+    if probe is None or hasattr(model, "for_episode"):
+        return expected
+    started = time.perf_counter()
+    rows = min(n, plan.batch_size)
+    done = model.generate(probe, stop=SQL_STOPS, max_new_tokens=1, n=rows)
+    prefill = time.perf_counter() - started
+    started = time.perf_counter()
+    done = model.generate(probe, max_new_tokens=PROBE_TOKENS, n=rows)
+    decode = max(1e-3, time.perf_counter() - started - prefill)
+    tokens = sum(completion.usage.completion_tokens for completion in done)
+    per_prompt = prefill / max(1, sum(completion.usage.prompt_tokens for completion in done))
+    seconds = prompt * per_prompt + completion / 2 * decode / max(1, tokens)
+    return expected | {"seconds_estimated": round(seconds)}

@@ -99,10 +99,8 @@ def check_free(out: str | Path | None) -> None:
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"--out {folder} is a file; expected a new or empty folder")
     if _holds_files(folder):
-        raise UsageError(
-            f"--out {folder} is not empty; continue that run with: nl2sql eval --resume {typed(folder)}, or name "
-            "another"
-        )
+        again = f"nl2sql eval --resume {typed(folder)}"
+        raise UsageError(f"--out {folder} is not empty; continue that run with: {again}, or name another")
 
 
 def seed_folder(seed: int) -> str:
@@ -151,10 +149,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         command = f"nl2sql {'runs list' if there else 'eval --out'} {typed(folder)}"
         raise UsageError(f"{folder} holds no run (no manifest.json); {hint}: {command}") from None
     except (OSError, ValueError) as error:
-        why = " ".join(str(error).split())[:200]
-        raise UsageError(
-            f"{path} cannot be read as JSON: {why}; the runs that can: nl2sql runs list {typed(folder.parent)}"
-        ) from None
+        others = f"the runs that can: nl2sql runs list {typed(folder.parent)}"
+        raise UsageError(f"{path} cannot be read as JSON: {one_line(error, 200)}; {others}") from None
     if not _fits(manifest, MANIFEST) or "plan" not in manifest or len(manifest["plan"].get("seeds", ())) > MOST_SEEDS:
         raise UsageError(f"{path} is not a manifest of this version; start a new run with another --out")
     if manifest.get("format") != FORMAT:
@@ -228,29 +224,23 @@ def began(folder: Path) -> datetime:
 
 def written(folder: Path) -> datetime:
     """When the manifest of a folder was written; the epoch where the system has no such time."""
-    try:
+    with suppress(OSError, ValueError, OverflowError):
         return datetime.fromtimestamp((folder / "manifest.json").lstat().st_mtime, UTC)
-    except (OSError, ValueError, OverflowError):
-        return datetime.fromtimestamp(0, UTC)
+    return datetime.fromtimestamp(0, UTC)
 
 
 def environment() -> dict[str, Any]:
     """Code, command, packages, machine and beginning of a run, for the manifest; keys in the command are masked."""
-    try:
-        root = Path(__file__).resolve().parents[2]
-        described = subprocess.run(
-            ["git", "-C", str(root), "describe", "--always", "--dirty"], capture_output=True, text=True, timeout=10
-        )
-        commit = described.stdout.strip() if described.returncode == 0 else None
-    except (OSError, subprocess.SubprocessError):
-        commit = None
+    git = ["git", "-C", str(Path(__file__).resolve().parents[2]), "describe", "--always", "--dirty"]
+    commit = None
+    with suppress(OSError, subprocess.SubprocessError):
+        commit = subprocess.run(git, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
     started = Path(sys.argv[0]).name
     program = "nl2sql" if started in ("nl2sql", "__main__.py") else sys.argv[0]
-    command = "a notebook" if "kernel" in started else masked(shlex.join([program, *sys.argv[1:]]))
     return {
         "nl2sql": __version__,
         "commit": commit,
-        "command": command,
+        "command": "a notebook" if "kernel" in started else masked(shlex.join([program, *sys.argv[1:]])),
         "packages": {dist.name: dist.version for name in PACKAGES for dist in Distribution.discover(name=name)},
         "python": sys.version.split()[0],
         "platform": platform.platform(),
@@ -274,14 +264,11 @@ def iter_jsonl(path: Path) -> Iterator[dict[str, Any]]:
                 raise NotOpened(f"{path} has more than {MOST_LINES:,} lines, or one of {LONGEST_LINE:,} bytes")
             if not line.endswith(b"\n"):
                 return
-            try:
+            row: Any = None
+            with suppress(ValueError):
                 row = _bounded_json(line)
-            except ValueError:
-                row = None
             if not _fits(row, {"id": str, "key": str}):
-                raise Nl2SqlError(
-                    f"{path} line {number} is not a JSON object; remove that line and resume the run"
-                ) from None
+                raise Nl2SqlError(f"{path} line {number} is not a JSON object; remove that line and resume the run")
             yield row
 
 
@@ -366,23 +353,21 @@ def cut_torn_ends(folder: Path) -> None:
             while end:
                 start = _line_end(file, end - 1)
                 file.seek(start)
-                try:
+                with suppress(ValueError, AttributeError):  # no JSON object: what a power cut leaves
                     row = _bounded_json(file.read(end - start))
                     if (row.get("id"), row.get("key")) in finished:
                         break
-                except (ValueError, AttributeError):
-                    pass  # no JSON object: what a power cut leaves
                 end = start
             file.truncate(end)
 
 
-def _line_end(file: IO[bytes], before: int, block: int = 1 << 20) -> int:
+def _line_end(file: IO[bytes], before: int) -> int:
     """The position behind the last line break among the first ``before`` bytes; 0 where there is none."""
     least = before - LONGEST_LINE
     while before:
         if before < least:
             raise NotOpened(f"{file.name} has a line of more than {LONGEST_LINE:,} bytes; expected a file of a run")
-        start = max(0, before - block)
+        start = max(0, before - MEGABYTE)
         file.seek(start)
         at = file.read(before - start).rfind(b"\n")
         if at >= 0:
@@ -437,10 +422,9 @@ class RunFolder:
                 file.truncate(before)
                 raise
         except OSError as error:
-            raise Nl2SqlError(
-                f"cannot write {self.folder / name}: {error.strerror}; make room, then: "
-                f"nl2sql eval --resume {typed(self.top)}"
-            ) from None
+            told = f"cannot write {self.folder / name}: {error.strerror}"
+            again = f"nl2sql eval --resume {typed(self.top)}"
+            raise Nl2SqlError(f"{told}; make room, then: {again}") from None
 
     def start_clock(self) -> None:
         """Measure wall clock from now on; written every ``TICK_S``, so that a kill loses no more than that."""
@@ -472,8 +456,8 @@ class RunFolder:
         return self._latest("traces.jsonl", fields)
 
     def _latest(self, name: str, fields: Collection[str] = ()) -> list[dict[str, Any]]:
-        rows = iter_jsonl(self.folder / name)
+        rows = (row for row in iter_jsonl(self.folder / name) if row.get("key") == self.key)
         if fields:
-            wanted = {"id", "key", *fields}
-            rows = ({name: value for name, value in row.items() if name in wanted} for row in rows)
-        return list({row["id"]: row for row in rows if row.get("key") == self.key}.values())
+            wanted = {"id", *fields}
+            rows = ({name: row[name] for name in row if name in wanted} for row in rows)
+        return list({row["id"]: row for row in rows}.values())

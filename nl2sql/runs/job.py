@@ -13,8 +13,11 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
+
+from tqdm.auto import tqdm
 
 from nl2sql.agents.controllers import LOOPS, PACKAGED, NamedController, episode_model, get_controller, run_episode
 from nl2sql.agents.record import Episode
@@ -25,10 +28,9 @@ from nl2sql.errors import ModelError, UsageError
 from nl2sql.eval.scores import Judged
 from nl2sql.eval.scoring import judge
 from nl2sql.eval.settings import Judge, Settings, check_ts
-from nl2sql.interfaces import Benchmark, Gate, Model, Question, Resources, Tool
+from nl2sql.interfaces import Benchmark, Completion, Gate, Message, Model, Question, Resources, Tool, without_adapter
 from nl2sql.runs.dialogues import OwnHistories, history_of, in_dialogue
 from nl2sql.runs.plan import MODEL_OPTIONS, RunSpec, check_config, open_benchmark, open_model, pick
-from nl2sql.runs.progress import Bar
 
 # ----------------------------------------------------------------------------------- cells and jobs
 
@@ -165,11 +167,71 @@ def _share(episodes: Sequence[Episode]) -> Share:
 def propose_native(first: Sequence[Episode]) -> None:
     """A hint, where a model that was asked in text ignored the form in its first episodes."""
     if (share := _share(first)).broken:
-        logger.warning(
-            "in %s turns of the first episodes no action could be read; a chat model may do better with "
-            "--turns native (--turns auto finds out)",
-            share,
-        )
+        better = "a chat model may do better with --turns native (--turns auto finds out)"
+        logger.warning("in %s turns of the first episodes no action could be read; %s", share, better)
+
+
+# -------------------------------------------------------------------------------- the bar of a run
+# Behind it stand the model calls and tokens so far: all questions that run at once end late, and
+# until then the bar would not move.
+
+
+class WatchedModel:
+    """A model whose calls are counted; all else of it is the model's own."""
+
+    def __init__(self, model: Model, tell: Callable[[Sequence[Completion]], None]) -> None:
+        self._model, self._tell = model, tell
+
+    def generate(self, messages: Sequence[Message], **options: Any) -> list[Completion]:
+        """As the model itself."""
+        completions = self._model.generate(messages, **options)
+        self._tell(completions)
+        return completions
+
+    def without_adapter(self) -> WatchedModel:
+        """The same without the model's LoRA adapter; itself, where it cannot be left out."""
+        plain = without_adapter(self._model)
+        return self if plain is self._model else WatchedModel(plain, self._tell)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+
+class Bar(tqdm):
+    """A bar that many threads move. Where nobody reads it any more (``2>&1 | head``), the work goes on without it."""
+
+    def __init__(self, name: str, questions: int, *, shown: bool) -> None:
+        super().__init__(total=questions, desc=name, unit="question", miniters=0, disable=not shown)
+        self._calls = self._tokens = 0
+        self._counting = threading.Lock()
+
+    def watched(self, model: Model) -> Any:
+        """``model``, whose calls are shown."""
+        return WatchedModel(model, self._called)
+
+    def _called(self, completions: Sequence[Completion]) -> None:
+        with self._counting:
+            self._calls += sum(completion.usage.model_calls for completion in completions)
+            self._tokens += sum(completion.usage.completion_tokens for completion in completions)
+            self.set_postfix_str(f"{self._calls:,} calls, {self._tokens:,} tokens", refresh=False)
+            self.update(0)
+
+    def finished(self) -> None:
+        """A question is done."""
+        with self._counting:
+            self.update()
+
+    def display(self, *args: Any, **options: Any) -> Any:
+        """Draw; tqdm calls this under its lock, which an error would keep."""
+        try:
+            return super().display(*args, **options)
+        except (OSError, ValueError):
+            self.disable = True
+
+    def close(self) -> None:
+        """End the bar with what was done."""
+        with suppress(OSError, ValueError):
+            super().close()
 
 
 # ---------------------------------------------------------------- the executor that is this process
@@ -219,7 +281,6 @@ LOCAL = Local()
 
 
 def _episodes(job: Job, questions: Sequence[Question], cancel: threading.Event, bar: Bar) -> list[Episode | None]:
-    """Run and keep episodes one after the other."""
     done = []
     for question in questions:
         done.append(_episode(job, job.own.asked(question) if job.own else question, cancel, bar))

@@ -84,7 +84,7 @@ class Listing:
         for place in _places(self.folder):
             before = kept.get(place)
             same = before is not None and before[1] == _stamp(before[0])
-            found[place] = before if before is not None and same else _read(place, self.folder)
+            found[place] = before if before and same else _read(place, self.folder)
         self._kept = found
         latest = sorted(found.values(), key=lambda read: read[1][0][0], reverse=True)  # of those of one second
         running = [replace(entry, running=_is_running(files)) for files, _, entry in latest]
@@ -109,14 +109,13 @@ def _places(folder: Path, below: int = 2) -> Iterator[Path]:
 
 
 def _stamp(files: Sequence[Path]) -> Stamp:
-    stamps = []
-    for file in files:
-        try:
+    def of(file: Path) -> tuple[int, int, int]:
+        with suppress(OSError):
             found = file.lstat()
-            stamps.append((found.st_mtime_ns, found.st_size, found.st_ino))
-        except OSError:
-            stamps.append((0, 0, 0))
-    return tuple(stamps)
+            return found.st_mtime_ns, found.st_size, found.st_ino
+        return 0, 0, 0
+
+    return tuple(map(of, files))
 
 
 def _is_running(files: Sequence[Path]) -> bool:
@@ -136,7 +135,7 @@ def _read(folder: Path, top: Path) -> tuple[Sequence[Path], Stamp, RunEntry]:
         parts = parts_of(folder, plan.get("seeds") or ()).values()
         files += [part / "predictions.jsonl" for part in parts]
         stamp = _stamp(files)  # before they are read
-        report: Any = None
+        report: Any = {}
         with suppress(OSError, ValueError):
             report = read_json(folder / "report.json")
         report = report if isinstance(report, dict) else {}
@@ -227,17 +226,16 @@ def _lines(file: Path, name: str) -> Iterator[Finding]:
         return
     with open_regular(file) as opened:
         opened.seek(max(0, opened.seek(0, os.SEEK_END) - 1))
-        torn = opened.read(1) not in (b"", b"\n")
-    if torn:
-        why = "its last line is torn (a killed process, a full disk); a resume cuts it and does the question again"
-        yield Finding(name, "warn", why)
+        if opened.read(1) not in (b"", b"\n"):
+            why = "its last line is torn (a killed process, a full disk); a resume cuts it and does the question again"
+            yield Finding(name, "warn", why)
 
 
 def _episodes(name: str, store: RunFolder, wanted: set[str]) -> Iterator[Finding]:
     """Each question once, each prediction with the trace that it came from, none of anything else."""
     counts: Counter[str] = Counter()
-    others = 0
     sql: dict[str, Any] = {}
+    others = 0
     for row in iter_jsonl(store.folder / "predictions.jsonl"):
         if row.get("key") == store.key:
             counts[row["id"]] += 1

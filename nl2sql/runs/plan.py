@@ -91,13 +91,17 @@ def absolute(plan: RunSpec) -> RunSpec:
         plan,
         benchmark=plan.benchmark if "benchmark" in plan.objects else from_anywhere(plan.benchmark),
         engine_url=f"{form}{colon}{path}",
-        controller=_absolute(plan.controller) if ".py:" in plan.controller else plan.controller,
+        controller=_absolute_code(plan.controller),
         model=plan.model if "model" in plan.objects else _absolute(plan.model),
         adapter=_absolute(plan.adapter),
         corrections=_absolute(plan.corrections) if plan.corrections else "",
-        tools=tuple(_absolute(spec) if ".py:" in spec else spec for spec in plan.tools),
-        gates=tuple(_absolute(spec) if ".py:" in spec else spec for spec in plan.gates),
+        tools=tuple(map(_absolute_code, plan.tools)),
+        gates=tuple(map(_absolute_code, plan.gates)),
     )
+
+
+def _absolute_code(spec: str) -> str:
+    return _absolute(spec) if ".py:" in spec else spec
 
 
 def _absolute(spec: str) -> str:
@@ -250,16 +254,10 @@ class Control:
     text: str = "sql"
 
 
+_RAW = ("without_guardrails", "single_shot, raw", "ex_single_shot_raw", "paired_without_guardrails")
 CONTROLS = (
     Control("with_guardrails", "single_shot", "ex_single_shot", "paired", "single_shot"),
-    Control(
-        "without_guardrails",
-        "single_shot, raw",
-        "ex_single_shot_raw",
-        "paired_without_guardrails",
-        "single_shot",
-        text="raw_sql",
-    ),
+    Control(*_RAW, "single_shot", text="raw_sql"),
     Control("equal_tokens", "single_shot, equal tokens", "ex_equal_tokens", "paired_equal_tokens", "equal_tokens"),
 )
 
@@ -360,12 +358,11 @@ def check_named(
 
 def said_again(plan: RunSpec, config: Config) -> str:
     """What has to be typed behind ``--resume FOLDER`` of one's own run: "", or options with a blank before them."""
+    options = ""
     try:
         check_named(Path(), plan, config, Trust(typed={"engine_url": plan.engine_url}))
     except UsageError:
         options = " --trust"
-    else:
-        options = ""
     return options + (f" --engine-url {typed(plan.engine_url)}" if plan.engine_url else "")
 
 
@@ -392,9 +389,8 @@ def _value(plan: RunSpec, config: Any, name: str) -> Any:
 def code_files(plan: RunSpec) -> dict[str, str]:
     """The files of code that a plan names for its episodes -> the hash of each, which a resume compares before it
     imports any. Raises UsageError for one that cannot be read."""
-    files = [spec.rpartition(":")[0] for spec in (plan.controller, *plan.tools, *plan.gates) if ".py:" in spec]
     prints = {}
-    for file in files:
+    for file in (s.rpartition(":")[0] for s in (plan.controller, *plan.tools, *plan.gates) if ".py:" in s):
         try:
             prints[file] = hashlib.sha256(read_bytes(Path(file).resolve(), 16 * MEGABYTE)).hexdigest()[:16]
         except OSError as error:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from nl2sql.agents.controllers import SAMPLERS
-from nl2sql.config import Config, EvalConfig, build_config, config_keys, load_config
+from nl2sql.config import Config, EvalConfig, config_keys, load_config
 from nl2sql.errors import UsageError, interruptible, typed
 from nl2sql.eval.scores import item_field
 from nl2sql.eval.settings import Settings
@@ -115,10 +115,9 @@ def owed_of(folder: Path) -> dict[str, int]:
         return {"run": len(read_manifest(top)["questions"])}
     manifest = read_manifest(folder)
     main, controls = stores_of(folder)
-    wanted = set(manifest["questions"])
     stores = {"run": main, **{name: controls.get(name) for name in manifest.get("controls", ())}}
-    counts = {name: len(wanted - (store.done() if store else set())) for name, store in stores.items()}
-    return {name: count for name, count in counts.items() if count}
+    owed = {name: set(manifest["questions"]) - (store.done() if store else set()) for name, store in stores.items()}
+    return {name: len(questions) for name, questions in owed.items() if questions}
 
 
 def has_answers(folder: Path) -> bool:
@@ -150,60 +149,53 @@ def _check_finished(folder: Path) -> None:
         top = top_of(folder)
         total = len(read_manifest(top)["questions"])
         what = ", ".join(f"{count} of {total} questions ({name})" for name, count in owed.items())
-        raise UsageError(
-            f"{folder} owes {what}; finish it with: nl2sql eval --resume {typed(top)}, or score those that are done "
-            "with --partial"
-        )
+        again = f"nl2sql eval --resume {typed(top)}"
+        raise UsageError(f"{folder} owes {what}; finish it with: {again}, or score those that are done with --partial")
 
 
 def _check_readable(folder: Path, prints: Mapping[str, str]) -> None:
     """Raises UsageError where no database of a run can be read: scores of 0 would go over its report."""
     databases = [text for name, text in prints.items() if name != "questions"]
     if databases and all(text.startswith(UNREADABLE) for text in databases):
-        why = databases[0].removeprefix(UNREADABLE)
-        raise UsageError(
-            f"{folder} is not scored: none of its {len(databases)} databases can be read (the first: {why})"
-        )
+        why = f"none of its {len(databases)} databases can be read"
+        raise UsageError(f"{folder} is not scored: {why} (the first: {databases[0].removeprefix(UNREADABLE)})")
 
 
 def _score(folder: Path, benchmark: Benchmark, settings: Settings, name: str) -> Run:
     """Score one run and write ``name`` in its folder; "": score what is finished, and write nothing."""
-    partial = not name
     manifest = read_manifest(folder)
     questions = questions_of(folder, benchmark)
     main, controls = stores_of(folder)
-    finished = {row["id"] for row in main.predictions()}
-    if partial:
+    if not name:
+        finished = {row["id"] for row in main.predictions()}
         questions = [question for question in questions if question.id in finished]
         covered = {question.id for question in questions}
-        controls = {
-            name: store for name, store in controls.items() if covered <= {row["id"] for row in store.predictions()}
-        }
-    prints = fingerprints(benchmark, questions) if not partial else {}
+        answered = {control: {row["id"] for row in store.predictions()} for control, store in controls.items()}
+        controls = {control: store for control, store in controls.items() if covered <= answered[control]}
+        return Run(folder, manifest, summarise(manifest, benchmark, questions, main, controls, settings))
+    prints = fingerprints(benchmark, questions)
     _check_readable(folder, prints)
-    changed = changed_since(folder, prints) if not partial else []
     report = summarise(manifest, benchmark, questions, main, controls, settings)
-    report["warnings"] += [f"{name} changed since the run was made" for name in changed]
-    if name not in ("", "report.json"):
+    report["warnings"] += [f"{changed} changed since the run was made" for changed in changed_since(folder, prints)]
+    if name != "report.json":
         report["file"] = name
-    if not partial:
-        write_json(folder / name, report)
+    write_json(folder / name, report)
     return Run(folder, manifest, report)
 
 
-def _rescored(config: Config, overrides: Iterable[str]) -> Config:
-    settings = list(overrides)
-    for item in settings:
+def _rescored(config: Config, overrides: Sequence[str]) -> Config:
+    for item in overrides:
         if not item.strip().startswith("eval."):
             known = ", ".join(key for key in config_keys() if key.startswith("eval."))
             raise UsageError(f"replay scores again and runs nothing: cannot set {item!r}; it takes {known}")
-    return load_config((), settings, base=config.model_dump()) if settings else build_config(config.model_dump())
+    return load_config((), overrides, base=config.model_dump()) if overrides else config
 
 
 # ------------------------------------------------------------- the seeds of a run as one report
 
 SUMS = ("counts", "failures", "flips", "suspicions")  # parts of a report that are added up
 OWN = ("dialogues", "vizql")  # not pooled
+KEPT = ("run", "metrics", "usage", "counts")  # of each seed's report
 GREEDY = "greedy decoding: the seeds give identical runs; sample with -c react.do_sample=true"
 
 
@@ -231,10 +223,6 @@ def _pooled_report(reports: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
     levels = {
         level: [item for item in items if (item["hardness"] or "unknown") == level] for level in first["by_hardness"]
     }
-    usage = {key: sum(r["usage"][key] for r in reports.values()) / len(reports) for key in first["usage"]}
-    seeds = {
-        str(seed): {part: r[part] for part in ("run", "metrics", "usage", "counts")} for seed, r in reports.items()
-    }
     told = {part: _told({seed: report[part] for seed, report in reports.items()}) for part in ("warnings", "alarms")}
     told["warnings"] += [
         f"{part}: of seed {number}; the other seeds' are in their reports" for part in OWN if part in first
@@ -243,8 +231,8 @@ def _pooled_report(reports: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
         **first,
         "metrics": _metrics(names, items),
         "by_hardness": {level: _metrics(names, of_level) for level, of_level in levels.items()},
-        "usage": usage,
-        "seeds": seeds,
+        "usage": {key: total / len(reports) for key, total in _sum([r["usage"] for r in reports.values()]).items()},
+        "seeds": {str(seed): {part: report[part] for part in KEPT} for seed, report in reports.items()},
         **{part: _sum([report[part] for report in reports.values()]) for part in SUMS},
         **told,
     }

@@ -1,29 +1,38 @@
-"""A finished run as a notebook holds it: manifest, report, predictions and traces, notes on its answers, a figure."""
+"""A finished run as a notebook holds it, notes on its answers, and several runs as systems of one table."""
 
 from __future__ import annotations
 
+import itertools
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, replace
+from operator import itemgetter
 from pathlib import Path
+from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
 from nl2sql.agents.display import Shown
 from nl2sql.agents.record import json_text
 from nl2sql.errors import UsageError, typed
 from nl2sql.eval.scores import item_field
-from nl2sql.eval.stats import mcnemar, wilson_interval
+from nl2sql.eval.stats import PairedTest, adjusted, mcnemar, paired_test, percent
 from nl2sql.machine import missing_part
-from nl2sql.runs.folder import QuestionKey, RunFolder, iter_jsonl, parts_of, read_json, read_manifest
+from nl2sql.runs.folder import (
+    TABLE,
+    QuestionKey,
+    RunFolder,
+    inside,
+    iter_jsonl,
+    parts_of,
+    read_json,
+    read_manifest,
+)
 from nl2sql.runs.plan import systems_of
 from nl2sql.safe_files import open_regular
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from matplotlib.text import Annotation
-    from matplotlib.transforms import Bbox
 
 
 @dataclass(frozen=True, repr=False)
@@ -122,11 +131,9 @@ class Run:
             raise UsageError(missing)
         reports: dict[str, dict[str, Any]] = {}
         for run in (self, *others):
-            name, number = run.folder.resolve().name, 1
-            while name in reports:
-                number += 1
-                name = f"{run.folder.resolve().name} {number}"
-            reports[name] = run.report
+            reports[_unique(run.folder.resolve().name, reports)] = run.report
+        from nl2sql.runs.plots import plot_reports
+
         return plot_reports(reports, shared_ex([self, *others]), self.confidences())
 
     def confidences(self) -> list[tuple[float, bool]]:
@@ -150,6 +157,14 @@ class Run:
         from nl2sql.runs.summary import summary_html
 
         return summary_html(self.report)
+
+
+def _unique(name: str, taken: Collection[str]) -> str:
+    numbers = itertools.count(2)
+    label = name
+    while label in taken:
+        label = f"{name} ({next(numbers)})"
+    return label
 
 
 def shared_ex(runs: Sequence[Run]) -> str:
@@ -212,139 +227,188 @@ def _note(tags: list[Any], note: str) -> Note:
     return {"tags": [word for word in words if word][:MOST_TAGS], "note": str(note).strip()[:LONGEST_NOTE]}
 
 
-# --------------------------------------------------------------------------------------- the figure
+# ------------------------------------------------------------------------- several runs in one table
 
-_FIRST, _OTHERS, _CONTROLS = "#2f6bd8", ("#d9822b", "#12927f", "#8757cf", "#c4447c"), ("#8a94a6", "#b9c0cc", "#d6dae1")
-MOST_BINS = 5  # of the confidence, equally many answers in each
-Systems = Mapping[str, tuple[str, Mapping[str, Any]]]  # name -> colour and numbers
+_DATABASE = itemgetter(slice(2))  # of a question's key: its benchmark and database
 
 
-def plot_reports(
-    reports: Mapping[str, Mapping[str, Any]], metric: str, sure: Sequence[tuple[float, bool]] = ()
-) -> Figure:
-    """EX by hardness, cost against accuracy and, where the first run has confidences, their reliability.
+@dataclass(frozen=True)
+class System:
+    """A line of the table: a run, or a control of runs. Usage and metrics are those of ``report.json``.
 
-    reports: by the names of their folders; the controls of the first stand beside it. metric: the name of EX in all of
-    them. sure: of the first run's answers the confidence, between 0 and 1, and whether the answer is right. Intervals
-    are 95%, as the reports have them; those of the reliability are Wilson's [30].
+    The tests are of EX: against the run's own control, and against the first run, adjusted over all others.
     """
-    from matplotlib import pyplot
 
-    systems, report = _systems(reports), next(iter(reports.values()))
-    widths = (5, 3, 3) if sure else (5, 3)
-    figure = pyplot.figure(figsize=(1.15 * sum(widths) + 1, 3.8), layout="constrained")  # loads a notebook's backend
-    pyplot.close(figure)  # or the notebook shows it twice
-    axes = figure.subplots(1, len(widths), width_ratios=widths)
-    _draw_ex(axes[0], systems, metric)
-    labels = _draw_cost(axes[1], systems, metric)
-    if sure:
-        _draw_reliability(axes[2], sure)
-    figure.suptitle(f"{report['benchmark']}, {report['n']} questions, {report['model']}", fontsize="medium")
-    for each in axes:
-        each.spines[["top", "right"]].set_visible(False)
-        each.grid(axis="y", color="#00000018")
-        each.set_axisbelow(True)
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=min(5, len(systems)))
-    figure.draw_without_rendering()  # lays out the axes, before labels move down until none lies over another
-    placed: list[Bbox] = []
-    for label in sorted(labels, key=lambda each: -each.xy[1]):
-        while any(label.get_window_extent().overlaps(other) for other in placed):
-            x, y = label.get_position()
-            label.set_position((x, y - 2))
-        placed.append(label.get_window_extent())
-    return figure
+    label: str
+    is_control: bool
+    n: int
+    metrics: Mapping[str, Mapping[str, Any]]
+    usage: Mapping[str, float]
+    by_hardness: Mapping[str, Mapping[str, Mapping[str, Any]]]
+    against_control: PairedTest | None = None
+    against_first: PairedTest | None = None
+
+    @property
+    def tokens(self) -> float:
+        """Prompt and completion tokens per question."""
+        return (self.usage["prompt_tokens"] + self.usage["completion_tokens"]) / max(1, self.n)
 
 
-def _systems(reports: Mapping[str, Mapping[str, Any]]) -> Systems:
-    """The first run, its controls, the other runs."""
-    first = next(iter(reports.values()))
-    name, *controls = systems_of(first)
-    systems: dict[str, tuple[str, Mapping[str, Any]]] = {name: (_FIRST, first)}
-    systems |= {name: (_CONTROLS[at % 3], systems_of(first)[name]) for at, name in enumerate(controls)}
-    for at, (folder, report) in enumerate(list(reports.items())[1:]):
-        label = str(report["controller"])
-        label = f"{label} ({folder})" if label in systems else label
-        systems[label] = (_OTHERS[at % len(_OTHERS)], report)
-    return systems
+@dataclass(frozen=True)
+class Collected:
+    """Runs under unique labels, and the table's systems: each run, then the controls that differ."""
+
+    runs: dict[str, Run]
+    systems: list[System]
+    metrics: list[str]
+    ex: str  # the name of the EX metric, with its rule
 
 
-def _draw_ex(axes: Axes, systems: Systems, metric: str) -> None:
-    _, first = next(iter(systems.values()))
-    levels = ["all", *first["by_hardness"]]
-    width = 0.8 / len(systems)  # groups stand 1 apart
-    for number, (name, (colour, system)) in enumerate(systems.items()):
-        parts = {"all": system["metrics"], **system["by_hardness"]}
-        metrics = [parts[level][metric] if level in parts else {"n": 0} for level in levels]
-        drawn = [(group, each) for group, each in enumerate(metrics) if each["n"]]
-        axes.bar(
-            [group + (number - (len(systems) - 1) / 2) * width for group, _ in drawn],
-            [each["value"] for _, each in drawn],
-            width,
-            yerr=_reach([each for _, each in drawn]),
-            capsize=2,
-            color=colour,
-            ecolor="#3a4656",
-            label=name,
+def collect(folders: Iterable[str | Path]) -> Collected:
+    """Read run folders: a run with seeds as one run per seed, an ablation's folder as its cells.
+
+    Raises UsageError for what cannot stand in one table.
+    """
+    paths = [cell for folder in folders for cell in _cells_of(Path(folder))]
+    if not paths:
+        raise UsageError("no run given; example: nl2sql report runs/dev --out report.html")
+    runs: dict[str, Run] = {}
+    for path in paths:
+        run = Run.load(path)
+        for seed, part in run.parts().items():
+            name = f"{path.resolve().name}/{seed}" if seed else path.resolve().name
+            runs[_unique(name, runs)] = part
+    ex = shared_ex(list(runs.values()))
+    metrics = list(dict.fromkeys(name for run in runs.values() for name in run.report["metrics"]))
+    order = ("VA", "EM", "EX", "TS")
+    metrics.sort(key=lambda name: next((i for i, start in enumerate(order) if name.startswith(start)), len(order)))
+    (first, baseline), *others = runs.items()
+    tests = {label: paired_test(first, right_of(run), right_of(baseline), _DATABASE) for label, run in others}
+    tests = {label: test for label, test in tests.items() if test.n}  # not of other questions than the first run's
+    by_label = dict(zip(tests, adjusted(list(tests.values())), strict=True))
+    systems = [_system(label, run, by_label.get(label)) for label, run in runs.items()]
+    systems += _controls(runs)
+    return Collected(runs, systems, metrics, ex)
+
+
+def _cells_of(folder: Path) -> list[Path]:
+    """The folder itself, or the cells of a finished ablation, base first."""
+    path = folder / TABLE
+    if not path.exists():
+        return [folder]
+    try:
+        data = read_json(path)
+        cells = [inside(folder, cell["name"]) for cell in data["cells"]]
+        command = data.get("command") or f"nl2sql ablate GRID --out {typed(folder)}"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise UsageError(f"{path} is not an ablation's; name the run folders in {folder} one by one") from None
+    if owed := [cell.name for cell in cells if not (cell / "report.json").exists()]:
+        raise UsageError(
+            f"{folder} owes {len(owed)} of its {len(cells)} cells (first: {owed[0]}); finish it with: {command}, or "
+            "name the run folders of finished cells"
         )
-    sizes = [first["n"], *(first["by_hardness"][level][metric]["n"] for level in levels[1:])]
-    axes.set_xticks(range(len(levels)), [f"{level}\nn = {n}" for level, n in zip(levels, sizes, strict=True)])
-    _share_axis(axes, f"{metric}, 95% interval")
-    axes.set_title("EX by hardness", fontsize="medium")
+    return cells
 
 
-def _draw_cost(axes: Axes, systems: Systems, metric: str) -> list[Annotation]:
-    """A point per system at its tokens a question; its seconds a question stand beside it, in the labels returned."""
-    from matplotlib.ticker import EngFormatter, FixedLocator, NullLocator
-
-    points: list[tuple[float, float]] = []
-    labels: list[Annotation] = []
-    for colour, system in reversed(list(systems.values())):  # the first run on top
-        each, usage, n = system["metrics"][metric], system["usage"], max(1, system["n"])
-        tokens = max(1.0, (usage["prompt_tokens"] + usage["completion_tokens"]) / n)
-        axes.errorbar([tokens], [each["value"]], yerr=_reach([each]), fmt="o", capsize=3, color=colour, ecolor=colour)
-        if (point := (tokens, each["value"])) not in points:
-            points.append(point)
-            seconds = f"{usage['seconds'] / n:.2g} s"
-            labels.append(axes.annotate(seconds, point, (7, 4), textcoords="offset points", fontsize="small"))
-    axes.set_xscale("log")
-    axes.set_xlim(min(x for x, _ in points) / 2, 3 * max(x for x, _ in points))
-    axes.xaxis.set_major_locator(FixedLocator([number * 10**power for power in range(8) for number in (1, 3)]))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    axes.set_xlabel("tokens a question (beside it: seconds)")
-    _share_axis(axes, metric)
-    axes.set_title("cost against accuracy", fontsize="medium")
-    return labels
+def right_of(run: Run, key: str = "ex") -> dict[QuestionKey, bool]:
+    """Question -> was it right, for the run (``ex``) or one of its controls (``ex_single_shot``, ...)."""
+    return {run.key_of(item): bool(item[key]) for item in run.report["items"] if key in item}
 
 
-def _draw_reliability(axes: Axes, sure: Sequence[tuple[float, bool]]) -> None:
-    """How many answers are right, over how sure the system was of them; on the diagonal it is as good as it says."""
-    ordered = sorted(sure)
-    bins = min(MOST_BINS, max(1, len(ordered) // 4))
-    edges = [round(len(ordered) * at / bins) for at in range(bins + 1)]
-    groups = [ordered[a:b] for a, b in pairwise(edges)]
-    means = [sum(value for value, _ in group) / len(group) for group in groups]
-    shares = [wilson_interval(sum(right for _, right in group) / len(group), len(group)) for group in groups]
-    found = [share.to_dict() for share in shares]
-    axes.plot([0, 1], [0, 1], linestyle="--", linewidth=1, color="#8a94a6")
-    axes.errorbar(
-        means, [share.value for share in shares], yerr=_reach(found), fmt="o-", capsize=3, color=_FIRST, linewidth=1
-    )
-    axes.set_xlim(0, 1)
-    axes.set_xlabel(f"confidence, {len(groups)} groups of {len(ordered) // len(groups)} answers")
-    _share_axis(axes, "share that is right")
-    axes.set_title("reliability of the confidence", fontsize="medium")
+def _system(label: str, run: Run, against_first: PairedTest | None) -> System:
+    report, control = run.report, right_of(run, "ex_single_shot")
+    against_control = paired_test("single_shot", right_of(run), control, _DATABASE) if control else None
+    numbers = (report["n"], report["metrics"], report["usage"], report["by_hardness"])
+    return System(label, False, *numbers, against_control, against_first)
 
 
-def _share_axis(axes: Axes, label: str) -> None:
-    from matplotlib.ticker import PercentFormatter
+def _controls(runs: Mapping[str, Run]) -> list[System]:
+    """The controls; those with the same numbers (the same model on the same questions) are one line."""
+    systems: list[tuple[System, list[str]]] = []
+    for label, run in runs.items():
+        for name, control in list(systems_of(run.report).items())[1:]:
+            same = [of for system, of in systems if system.label == name and system.metrics == control["metrics"]]
+            if same:
+                same[0].append(label)
+                continue
+            numbers = (control["n"], control["metrics"], control["usage"], control.get("by_hardness", {}))
+            systems.append((System(name, True, *numbers), [label]))
+    counts = [*runs, *(system.label for system, _ in systems)]  # a run's folder may have the name of a control
+    return [
+        replace(system, label=f"{system.label} of {', '.join(of)}") if counts.count(system.label) > 1 else system
+        for system, of in systems
+    ]
 
-    axes.set_ylim(0, 1)
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-    axes.set_ylabel(label)
+
+# ---------------------------------------------------------------------------- the table for a paper
+# One row for each run and each of its controls; models and benchmarks may differ. *won* and *lost*
+# count the questions that only the run, or only its control with guardrails, has right.
+
+HEAD = "model|benchmark|pipeline|n|VA|EX|TS|won|lost|p (clustered)|tokens / question|seconds / question"
+MORE = "p (McNemar)|EM|calls / question"  # columns with --verbose
 
 
-def _reach(intervals: Sequence[Mapping[str, float]]) -> list[list[float]]:
-    """How far the intervals reach below and above their values."""
-    below = [max(0.0, each["value"] - each["low"]) for each in intervals]
-    return [below, [max(0.0, each["high"] - each["value"]) for each in intervals]]
+def paper_rows(reports: Iterable[Mapping[str, Any]], *, verbose: bool = False) -> list[list[str]]:
+    """The table as text cells, its header first; a control that several runs share stands once.
+
+    reports: the ``report`` of each run. p is the paired test by database. Where answers came from the response cache
+    the seconds are no measurement, and ``cached`` stands in their place. verbose: with the columns of ``MORE``.
+    """
+    rows = [[*HEAD.split("|"), *(MORE.split("|") if verbose else [])]]
+    for report in reports:
+        for place, (name, system) in enumerate(systems_of(report).items()):
+            test = report["paired"] if place == 0 else {}
+            numbers = _numbers(report, system, test)
+            numbers = numbers if verbose else numbers[: -len(MORE.split("|"))]
+            row = [report["model"], report["benchmark"], name, *numbers]
+            if row not in rows:
+                rows.append(row)
+    return rows
+
+
+def _numbers(report: Mapping[str, Any], system: Mapping[str, Any], tests: Mapping[str, Any]) -> list[str]:
+    """The cells of a row behind its names, those of ``MORE`` included."""
+    n, usage = max(1, report["n"]), system["usage"]
+    shown = {name[:2]: percent(metric) for name, metric in system["metrics"].items()}
+    paired = next((test for name, test in tests.items() if name.startswith("EX")), None)
+    against, mcnemar = [""] * 3, ""
+    if paired:
+        against = [str(paired["wins"]), str(paired["losses"]), f"{paired['p_databases']:.2g}"]
+        mcnemar = f"{paired['p']:.2g}"
+    tokens = f"{(usage['prompt_tokens'] + usage['completion_tokens']) / n:,.0f}"
+    seconds = "cached" if usage.get("cached_calls") else f"{usage['seconds'] / n:.2f}"
+    metrics = [shown.get(name, "") for name in ("VA", "EX", "TS")]
+    more = [mcnemar, shown.get("EM", ""), f"{usage['model_calls'] / n:,.1f}"]
+    return [str(report["n"]), *metrics, *against, tokens, seconds, *more]
+
+
+def spread_rows(runs: Iterable[Run]) -> list[list[str]]:
+    """Rows of mean ± standard deviation for runs that differ in nothing but their seed; none for single ones.
+
+    runs: also those with ``--seeds``, each of whose seeds counts as one. The columns are those of ``HEAD``; ``n`` is
+    the questions of each.
+    """
+    groups: dict[str, tuple[Mapping[str, Any], list[Mapping[str, Any]]]] = {}
+    for run in runs:
+        plan = {name: value for name, value in run.manifest["plan"].items() if name != "seeds"}
+        config = {name: value for name, value in run.manifest["config"].items() if name != "seed"}
+        key = json.dumps([plan, config, run.report["n"]], sort_keys=True)
+        _, members = groups.setdefault(key, (run.report, []))
+        members += run.report.get("seeds", {"": run.report}).values()
+    return [_spread(report, members) for report, members in groups.values() if len(members) > 1]
+
+
+def _spread(report: Mapping[str, Any], members: Sequence[Mapping[str, Any]]) -> list[str]:
+    n = max(1, report["n"])
+    drawn = [{name[:2]: metric["value"] for name, metric in of["metrics"].items()} for of in members]
+    shown = [_mean([100 * of[name] for of in drawn]) if name in drawn[0] else "" for name in ("VA", "EX", "TS")]
+    usages = [of["usage"] for of in members]
+    tokens = _mean([(usage["prompt_tokens"] + usage["completion_tokens"]) / n for usage in usages], 0)
+    cached = any(usage.get("cached_calls") for usage in usages)
+    seconds = "cached" if cached else _mean([usage["seconds"] / n for usage in usages], 2)
+    name = f"{report['controller']}, mean of {len(members)} seeds ± SD"
+    return [report["model"], report["benchmark"], name, str(report["n"]), *shown, "", "", "", tokens, seconds]
+
+
+def _mean(values: Sequence[float], digits: int = 1) -> str:
+    return f"{mean(values):,.{digits}f} ± {stdev(values):,.{digits}f}"

@@ -86,9 +86,6 @@ def summarise(
     for control in present:
         report["control"][control.name] = _numbers(scored[control.label], controls[control.store])
         report[control.paired] = scores.paired(scored[control.label])
-    if "single_shot" in controls:
-        guarded, raw = (scored[label] for label in ("single_shot", "single_shot, raw"))
-        report["control_flips"] = {"guardrails": _flips(_right(raw), _right(guarded))}
     right = _right(scores)
     verdicts: dict[tuple[str, str], bool] = {}
     for name, layer in layers.items():
@@ -138,12 +135,9 @@ def alarms(scores: Scores) -> list[str]:
     n, right = len(scores.items), sum(item.ex for item in scores.items)
     if n < SUSPECT_ITEMS:
         return []
-    texts = []
-    if right / n < SUSPECT_EX:
-        texts.append(f"pipeline suspect: {right} of {n} items are right")
-    causes = scores.failures()
+    texts = [f"pipeline suspect: {right} of {n} items are right"] if right / n < SUSPECT_EX else []
     wrong = n - right
-    cause, count = next(iter(causes.items()), ("", 0))
+    cause, count = next(iter(scores.failures().items()), ("", 0))
     if wrong >= SUSPECT_ITEMS and count / wrong > SUSPECT_SHARE:
         texts.append(f"pipeline suspect: {count} of {wrong} wrong items have the same cause, {cause}")
     return texts
@@ -169,7 +163,7 @@ def usage_of(store: RunFolder) -> dict[str, float | int]:
 
 
 def _tally(names: Iterable[str]) -> dict[str, int]:
-    """Name -> how often, the most frequent first, in whatever order they came."""
+    """Name -> how often, the most frequent first."""
     return dict(Counter(sorted(names)).most_common())
 
 
@@ -193,9 +187,12 @@ def _numbers(scores: Scores, store: RunFolder) -> dict[str, Any]:
     def shown(metrics: Mapping[str, Interval]) -> dict[str, Any]:
         return {name: interval.to_dict() for name, interval in metrics.items()}
 
-    levels = {level: shown(metrics) for level, metrics in scores.by_hardness().items()}
-    numbers = {"n": len(scores.items), "metrics": shown(scores.metrics()), "usage": usage_of(store)}
-    return numbers | {"by_hardness": levels}
+    return {
+        "n": len(scores.items),
+        "metrics": shown(scores.metrics()),
+        "usage": usage_of(store),
+        "by_hardness": {level: shown(metrics) for level, metrics in scores.by_hardness().items()},
+    }
 
 
 def _right(scores: Scores) -> dict[str, bool]:
@@ -222,32 +219,23 @@ def _refused(
         for item in trace["flags"].get("rejected", []):
             refused.setdefault((trace["id"], item["sql"]), set()).add(item["by"])
     layers: dict[str, dict[str, str]] = {}
+    before: Counter[str] = Counter()  # candidates of a question
     for key, sql in refused:
-        layer = next((entry for entry in layers.values() if key not in entry), None)
-        if layer is None:
-            layer = layers.setdefault(f"refused, {len(layers) + 1}", {})
-        layer[key] = sql
+        before[key] += 1
+        layers.setdefault(f"refused, {before[key]}", {})[key] = sql
     return refused, layers
 
 
 def _gate_flips(
-    refused: Mapping[tuple[str, str], set[str]],
-    verdicts: Mapping[tuple[str, str], bool],
-    right: Mapping[str, bool],
+    refused: Mapping[tuple[str, str], set[str]], was: Mapping[tuple[str, str], bool], right: Mapping[str, bool]
 ) -> dict[str, Any]:
-    """For each gate, over the candidates that it refused: was the candidate right, and was the episode's answer?
-
-    ``right_to_wrong``: a right candidate was refused and the episode ended wrong; ``wrong_to_right``: the gate
-    refused a wrong one and the episode ended right. ``refused`` counts the candidates.
-    """
+    """For each gate, of the candidates that it refused: their number, and flips to the episode's answer."""
     table: dict[str, Any] = {}
     for name in GATES:
         of_gate = [pair for pair, gates in refused.items() if name in gates]
-        table[name] = {
-            "refused": len(of_gate),
-            "right_to_wrong": sum(verdicts[pair] and not right[pair[0]] for pair in of_gate),
-            "wrong_to_right": sum(not verdicts[pair] and right[pair[0]] for pair in of_gate),
-        }
+        changed = Counter(was[pair] for pair in of_gate if was[pair] != right[pair[0]])
+        flips = {"right_to_wrong": changed[True], "wrong_to_right": changed[False]}
+        table[name] = {"refused": len(of_gate), **flips}
     return table
 
 
@@ -302,10 +290,8 @@ def summary_notes(report: Mapping[str, Any], *, verbose: bool = False) -> list[s
     tests = {control.label: test for control in CONTROLS if (test := _ex_test(report, control))}
     metric = next((name for name in report["metrics"] if name.startswith("EX")), "EX")
     for label, test in tests.items() if verbose else ():
-        lines.append(
-            f"{metric} against {label}: {test['wins']} won, {test['losses']} lost, p = {test['p']:.3g} (exact "
-            f"McNemar), by database p = {test['p_databases']:.3g}"
-        )
+        won = f"{test['wins']} won, {test['losses']} lost, p = {test['p']:.3g} (exact McNemar)"
+        lines.append(f"{metric} against {label}: {won}, by database p = {test['p_databases']:.3g}")
     lines += dict.fromkeys(text for test in tests.values() if (text := _detectable(test)))
     for name, column in systems_of(report).items():
         if column["usage"].get("cached_calls"):
@@ -333,7 +319,6 @@ def environment_lines(of: Mapping[str, Any]) -> list[str]:
 
 
 def _loop_notes(report: Mapping[str, Any]) -> list[str]:
-    """What the loop, its gates and its repairs did."""
     counts, lines = report["counts"], []
     if counts["steps"] and report["controller"] != "single_shot":
         lines.append(
@@ -348,9 +333,8 @@ def _loop_notes(report: Mapping[str, Any]) -> list[str]:
     for name, flips in report["flips"].items():
         if flips.get("refused") or flips["right_to_wrong"] or flips["wrong_to_right"]:
             of = f" of {flips['refused']} refused" if "refused" in flips else ""
-            lines.append(
-                f"{name}: {flips['right_to_wrong']} right to wrong, {flips['wrong_to_right']} wrong to right{of}"
-            )
+            right = f"{flips['wrong_to_right']} wrong to right"
+            lines.append(f"{name}: {flips['right_to_wrong']} right to wrong, {right}{of}")
     return lines
 
 
@@ -374,17 +358,19 @@ def _detectable(test: Mapping[str, Any]) -> str:
     return missed if effect > COARSE else ""
 
 
+def _title(report: Mapping[str, Any]) -> str:
+    return f"{report['controller']} on {report['benchmark']}, {report['n']} questions, model {report['model']}"
+
+
 def summary_text(report: Mapping[str, Any], *, verbose: bool = False) -> str:
     """The report as a plain-text table with its notes."""
-    title = f"{report['controller']} on {report['benchmark']}, {report['n']} questions, model {report['model']}"
     rows, notes = summary_rows(report, verbose=verbose), summary_notes(report, verbose=verbose)
-    return "\n".join([title, "", *table_text(rows), "", *notes])
+    return "\n".join([_title(report), "", *table_text(rows), "", *notes])
 
 
 def summary_html(report: Mapping[str, Any]) -> str:
     """The report for a notebook; all text is escaped."""
-    title = html.escape(f"{report['controller']} on {report['benchmark']}, {report['n']} questions, {report['model']}")
-    return f"<div><b>{title}</b>{table_html(summary_rows(report), summary_notes(report))}</div>"
+    return f"<div><b>{html.escape(_title(report))}</b>{table_html(summary_rows(report), summary_notes(report))}</div>"
 
 
 # --------------------------------------------------------------- drawn samples: pass@k and majority
@@ -435,11 +421,9 @@ def pass_at(k: int, right: Sequence[bool]) -> float:
 
 def majority(samples: Sequence[Mapping[str, Any]], k: int) -> int | None:
     """The place of the first sample with the rows that most of the first ``k`` gave; None where none ran."""
-    ran = [sample["rows"] for sample in samples[:k] if sample["rows"] is not None]
-    if not ran:
-        return None
-    votes = Counter(ran)  # the earliest of equals comes first
-    return [sample["rows"] for sample in samples].index(votes.most_common(1)[0][0])
+    rows = [sample["rows"] for sample in samples[:k]]
+    votes = Counter(given for given in rows if given is not None)  # the earliest of equals comes first
+    return rows.index(votes.most_common(1)[0][0]) if votes else None
 
 
 def sample_rows(report: Mapping[str, Any], systems: Sequence[str]) -> list[list[str]]:
@@ -480,7 +464,7 @@ def vizql_scores(traces: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 def vizql_notes(told: Mapping[str, Any], name: str = "") -> list[str]:
     """The lines under a table; ``name`` stands in front of them."""
-    first, *later = (f"{percent(told['valid'][str(version)])}" for version in VERSIONS)
+    first, *later = (percent(told["valid"][str(version)]) for version in VERSIONS)
     after = ", ".join(f"{n} {share}" for n, share in enumerate(later, 1))
     before = f"{name}: " if name else ""
     line = f"{before}valid at the first attempt {first}, after refinement {after} of {told['valid']['1']['n']}"

@@ -88,8 +88,8 @@ def test_table_notes_and_page_show_dialogues(benchmark: FolderBenchmark, tmp_pat
 
 
 def test_an_episode_of_the_page_shows_what_was_understood(benchmark: FolderBenchmark, tmp_path: Path) -> None:
-    from nl2sql.runs.report.collect import collect
     from nl2sql.runs.report.episodes import _episode
+    from nl2sql.runs.run import collect
 
     done, _ = run(benchmark, tmp_path / "run")
     items = {item["id"]: item for item in done.report["items"]}

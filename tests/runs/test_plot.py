@@ -15,7 +15,8 @@ from nl2sql.config import build_config
 from nl2sql.errors import UsageError
 from nl2sql.models.scripted import ScriptedModel
 from nl2sql.runs.evaluate import evaluate
-from nl2sql.runs.run import Run, plot_reports
+from nl2sql.runs.plots import plot_reports
+from nl2sql.runs.run import Run
 
 GATES = [f"Action: {tool}[{{}}]" for tool in ("validate_sql", "validate_constraints", "run_sql", "finish")]
 EX = "EX[bag]"

@@ -14,9 +14,9 @@ import pytest
 
 from nl2sql.config import build_config
 from nl2sql.models.scripted import ScriptedModel
-from nl2sql.runs.evaluate import evaluate
+from nl2sql.runs.evaluate import estimate, evaluate, most_calls
+from nl2sql.runs.job import Bar
 from nl2sql.runs.plan import RunSpec
-from nl2sql.runs.progress import Bar, estimate, most_calls
 
 
 def test_the_calls_that_a_question_may_take_are_the_controllers_own() -> None:

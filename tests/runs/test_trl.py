@@ -88,8 +88,8 @@ def test_a_cut_completion_is_told_from_an_ended_one(text: str, ended: bool, fini
     from models.tiny import tiny_tokenizer
 
     from nl2sql.models.chat import Chat
+    from nl2sql.runs.rollouts import _completed
     from nl2sql.runs.rollouts.driven import Request
-    from nl2sql.runs.rollouts.trl_form import _completed
 
     tokenizer = tiny_tokenizer()
     written = tokenizer(text, add_special_tokens=False)["input_ids"]

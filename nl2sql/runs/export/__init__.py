@@ -16,6 +16,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -27,7 +28,7 @@ from nl2sql.agents.repairing import repairs_of_trace
 from nl2sql.databases.engines import dialect_of
 from nl2sql.errors import Nl2SqlError, UsageError, typed
 from nl2sql.eval.scores import item_field, one_metric
-from nl2sql.interfaces import Benchmark, Question, content_key
+from nl2sql.interfaces import Question, content_key
 from nl2sql.machine import from_json, write_whole
 from nl2sql.runs.folder import began, iter_jsonl, parts_of, seed_folder, top_of
 from nl2sql.runs.plan import Trust, benchmark_of, flat, read_plan
@@ -95,7 +96,7 @@ class Contents:
         plan, _ = read_plan(folder)
         places = parts_of(folder, plan.seeds)
         owed = {
-            name if len(places) == 1 else f"{part} {name}": count
+            f"{part} {name}" if len(places) > 1 else name: count
             for part, place in places.items()
             for name, count in owed_of(place).items()
         }
@@ -148,26 +149,18 @@ class Contents:
         from nl2sql.config import Config
 
         manifest, report = self.run.manifest, self.run.report
-        plan = {k: manifest["plan"].get(k) for k in ("benchmark", "split", "limit", "seeds", "history", "dtype")}
-        kept = {f"plan.{name}": value for name, value in plan.items() if value not in (None, "", [], ())}
-        model = {f"model.{k}": v for k, v in manifest["model"].items() if isinstance(v, str | int | float | bool)}
-        default = flat(Config().model_dump(mode="json"))
-        config = {k: v for k, v in flat(manifest["config"]).items() if v != default.get(k)}
-        code = {k: v for k, v in manifest.get("environment", {}).items() if k in ("nl2sql", "commit", "python")}
-        return masked_plain(
-            {
-                "controller": report["controller"],
-                "model": report["model"],
-                "benchmark": report["benchmark"],
-                "questions": report["n"],
-                "state": self.state,
-                "key": manifest["key"],
-                **kept,
-                **model,
-                **{f"config.{name}": value for name, value in config.items()},
-                **{f"code.{name}": value for name, value in code.items()},
-            }
-        )
+        default, plan, code = flat(Config().model_dump(mode="json")), manifest["plan"], manifest.get("environment", {})
+        told = {name: plan.get(name) for name in ("benchmark", "split", "limit", "seeds", "history", "dtype")}
+        parts = {
+            "plan": {name: value for name, value in told.items() if value not in (None, "", [], ())},
+            "model": {k: v for k, v in manifest["model"].items() if isinstance(v, str | int | float | bool)},
+            "config": {k: v for k, v in flat(manifest["config"]).items() if v != default.get(k)},
+            "code": {name: code[name] for name in ("nl2sql", "commit", "python") if name in code},
+        }
+        facts = {name: report[name] for name in ("controller", "model", "benchmark")}
+        facts |= {"questions": report["n"], "state": self.state, "key": manifest["key"]}
+        further = {f"{part}.{name}": value for part, values in parts.items() for name, value in values.items()}
+        return masked_plain(facts | further)
 
     def numbers(self) -> dict[str, float]:
         """Each metric of the run and of its controls with its interval, paired tests, and sums of usage.
@@ -204,6 +197,18 @@ class Contents:
                 number += 1
 
 
+@contextmanager
+def into(out: Path, there: str = "exists", what: str = "file") -> Iterator[None]:
+    """Errors of writing ``out``, a new file or folder, as they are told. Raises UsageError."""
+    try:
+        yield
+    except FileExistsError:
+        raise UsageError(f"--out {out} {there}; name another {what}") from None
+    except OSError as error:
+        why = error.strerror or error
+        raise UsageError(f"--out {out} cannot be written: {why}; name another {what}") from None
+
+
 def masked_plain(value: Any) -> Any:
     """``value`` as strict JSON would hold it, with the keys of servers masked."""
     return from_json(json_text(value))
@@ -211,56 +216,48 @@ def masked_plain(value: Any) -> Any:
 
 # ----------------------------------------------------------------------- ``nl2sql runs failures``
 
-ANNOTATION = ("label", "comment")  # the tags and the note on an answer; empty without, for the annotator
 FIELDS = (
     *("id", "db_id", "question", "evidence", "hardness", "cause", "gold", "sql", "raw_sql", "error"),
-    *("va", "em", "ex", "ts", "finish", "steps", *ANNOTATION),
+    *("va", "em", "ex", "ts", "finish", "steps"),
+    *("label", "comment"),  # the tags and the note on an answer; empty without, for the annotator
 )
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet would execute a cell that begins so
 
 
 def failures(
-    run: Run,
-    *,
-    metric: str | None = None,
-    benchmark: Benchmark | None = None,
-    notes: Path | None = None,
-    trust: Trust | bool = False,
+    run: Run, *, metric: str | None = None, notes: Path | None = None, trust: Trust | bool = False
 ) -> list[dict[str, Any]]:
     """One dict of ``FIELDS`` per item that is wrong under ``metric`` (default: EX), in the run's order.
 
-    benchmark: for a run that was given one as an object. notes: a file that the report's page has saved, beside the
-    run's own notes. trust: see ``runs.plan``.
+    notes: a file that the report's page has saved, beside the run's own notes. trust: see ``runs.plan``.
 
-    ``gold`` is the first accepted gold, ``evidence`` and ``gold`` are None where the benchmark is not
-    given. Raises UsageError for a metric that the run has not, a benchmark that no longer has the run's questions, or
-    a file without notes. A run with seeds gives the items of its first seed.
+    ``gold`` is the first accepted gold; ``evidence`` and ``gold`` are None where the benchmark was an object. Raises
+    UsageError for a metric that the run has not, a benchmark that no longer has the run's questions, or a file without
+    notes. A run with seeds gives the items of its first seed.
     """
     part = next(iter(run.parts().values()))
     chosen = one_metric(metric or "EX", list(part.report["metrics"]))
     plan, _ = read_plan(part.folder)
-    if benchmark is None and "benchmark" not in plan.objects:
-        benchmark = benchmark_of(part.folder, trust)
+    benchmark = None if "benchmark" in plan.objects else benchmark_of(part.folder, trust)
     asked = {question.id: question for question in questions_of(part.folder, benchmark)} if benchmark else {}
     predictions = {row["id"]: row for row in part.predictions()}
     noted = notes_of(part, notes)
     if gone := [item["id"] for item in part.report["items"] if item["id"] not in predictions]:
-        raise UsageError(
-            f"{part.folder} holds no prediction of {len(gone)} of the {len(part.report['items'])} questions that its "
-            f"report scored (first: {gone[0]}); answer them again: nl2sql eval --resume {typed(top_of(part.folder))}"
-        )
+        of = f"{len(gone)} of the {len(part.report['items'])} questions that its report scored (first: {gone[0]})"
+        again = f"nl2sql eval --resume {typed(top_of(part.folder))}"
+        raise UsageError(f"{part.folder} holds no prediction of {of}; answer them again: {again}")
     table = []
     for item in part.report["items"]:
         if item[item_field(chosen)]:
             continue
         question = asked.get(item["id"])
-        row = {**predictions[item["id"]], **{name: value for name, value in item.items() if name != "error"}}
-        row["error"] = item["error"] or predictions[item["id"]]["error"]
+        prediction = predictions[item["id"]]
+        note = noted.get((item["db_id"], item["id"]), {"tags": [], "note": ""})
+        row = prediction | item | {"error": item["error"] or prediction["error"]}
+        row |= {"label": ", ".join(note["tags"]), "comment": note["note"]}
         row["evidence"] = question.evidence if question else None
         row["gold"] = question.gold[0] if question and question.gold else None
-        note = noted.get((item["db_id"], item["id"]), {"tags": [], "note": ""})
-        annotation = dict(zip(ANNOTATION, (", ".join(note["tags"]), note["note"]), strict=True))
-        table.append({name: row.get(name) for name in FIELDS} | annotation)
+        table.append({name: row.get(name) for name in FIELDS})
     return table
 
 
@@ -272,12 +269,8 @@ def write_failures(rows: list[dict[str, Any]], path: Path) -> None:
     if path.suffix not in (".csv", ".jsonl"):
         raise UsageError(f"--out {path}: expected a name that ends in .csv or .jsonl")
     text = _csv(rows) if path.suffix == ".csv" else "".join(json_text(row) + "\n" for row in rows)
-    try:
+    with into(path):
         write_whole(path, text, new=True)
-    except FileExistsError:
-        raise UsageError(f"--out {path} exists; name another file, annotations are not overwritten") from None
-    except OSError as error:
-        raise UsageError(f"--out {path} cannot be written: {error.strerror}") from None
 
 
 def _csv(rows: list[dict[str, Any]]) -> str:

@@ -22,7 +22,7 @@ from nl2sql.agents.record import json_text
 from nl2sql.errors import Nl2SqlError, UsageError, one_line
 from nl2sql.eval.scores import item_field
 from nl2sql.machine import install_command, write_whole, written_whole
-from nl2sql.runs.export import ROW, Contents, Exported
+from nl2sql.runs.export import ROW, Contents, Exported, into
 from nl2sql.runs.summary import systems_of
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 #
 # Source: ``inspect_ai/log/_log.py`` and ``_recorders/eval.py`` of inspect-ai 0.3.285.
 
-SCHEMA, PACKED = 2, zipfile.ZIP_DEFLATED
+SCHEMA = 2
 METADATA = ("db_id", "seed", "hardness", "cause", "finish", "steps", "ex_single_shot", "error")
 
 
@@ -50,42 +50,33 @@ def write_inspect_log(contents: Contents, path: Path) -> int:
     if path.suffix != ".eval":
         raise UsageError(f"--out {path}: a log of Inspect AI has a name that ends in .eval")
     metrics = list(contents.run.report["metrics"])
-    try:
-        with (
-            written_whole(path, new=True, binary=True) as file,
-            zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive,
-        ):
-
-            def write(name: str, data: Any) -> None:
-                archive.writestr(name, json_text(data))
-
-            about = _about(contents)
-            write("_journal/start.json", about)
-            summaries = []
-            for episode in contents.episodes():
-                sample = _inspect_sample(episode, metrics, contents.run.report["model"])
-                name = f"samples/{quote(sample['id'], safe=' ')}_epoch_{sample['epoch']}.json"
-                archive.writestr(name, json_text(sample))
-                summaries.append(_summary(sample))
-            archive.writestr("summaries.json", json_text(summaries))
-            archive.writestr("header.json", json_text(about | _outcome(contents, len(summaries))))
-    except FileExistsError:
-        raise UsageError(f"--out {path} exists; name another file") from None
-    except OSError as error:
-        raise UsageError(f"--out {path} cannot be written: {error.strerror or error}; name another file") from None
+    with (
+        into(path),
+        written_whole(path, new=True, binary=True) as file,
+        zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive,
+    ):
+        about, summaries = _about(contents), []
+        archive.writestr("_journal/start.json", json_text(about))
+        for episode in contents.episodes():
+            sample = _inspect_sample(episode, metrics, contents.run.report["model"])
+            name = f"samples/{quote(sample['id'], safe=' ')}_epoch_{sample['epoch']}.json"
+            archive.writestr(name, json_text(sample))
+            summaries.append(_summary(sample))
+        archive.writestr("summaries.json", json_text(summaries))
+        archive.writestr("header.json", json_text(about | _outcome(contents, len(summaries))))
     return len(summaries)
 
 
 def _about(contents: Contents) -> dict[str, Any]:
     """What was run, as a log begins with it."""
     run, facts = contents.run, contents.facts()
-    ids = run.manifest["questions"]
+    ids, identity = run.manifest["questions"], contents.identity
     spec: dict[str, Any] = {
-        "eval_id": contents.identity,
+        "eval_id": identity,
         "run_id": run.manifest["key"],
         "created": contents.began.isoformat(),
         "task": f"nl2sql/{run.report['benchmark']}",
-        "task_id": contents.identity,
+        "task_id": identity,
         "task_version": 0,
         "solver": run.report["controller"],
         "solver_args": {name: value for name, value in facts.items() if name.startswith("config.")},
@@ -128,6 +119,7 @@ def _outcome(contents: Contents, samples: int) -> dict[str, Any]:
 def _inspect_sample(episode: Exported, metrics: list[str], model: str | None) -> dict[str, Any]:
     line, row, name = episode.line, episode.row(), model or "unknown"
     answer = row["sql"] or ""
+    choice = {"message": {"role": "assistant", "content": answer}, "stop_reason": "stop"}
     scores = {
         metric: {"value": {1: "C", 0: "I"}.get(value, float(value)), "answer": answer, "explanation": row["cause"]}
         for metric in metrics
@@ -139,10 +131,7 @@ def _inspect_sample(episode: Exported, metrics: list[str], model: str | None) ->
         "input": row["question"] or "",
         "target": list(episode.golds) if episode.content else [],
         "messages": list(_messages(line)) if episode.content else [],
-        "output": {
-            "model": name,
-            "choices": [{"message": {"role": "assistant", "content": answer}, "stop_reason": "stop"}],
-        },
+        "output": {"model": name, "choices": [choice]},
         "scores": scores,
         "metadata": {field: row[field] for field in METADATA},
         "model_usage": {name: _usage(line["usage"])},
@@ -214,7 +203,7 @@ def write_lm_eval_results(contents: Contents, out: Path) -> int:
     results, samples = folder / f"results_{time}.json", folder / f"samples_{task}_{time}.jsonl"
     hashes = hashlib.sha256()
     count = 0
-    try:
+    with into(out, "holds this run already", "folder"):
         folder.mkdir(parents=True, exist_ok=True)
         if results.exists():
             raise FileExistsError
@@ -225,10 +214,6 @@ def write_lm_eval_results(contents: Contents, out: Path) -> int:
                 file.write(json_text(sample) + "\n")
                 count += 1
         write_whole(results, json_text(_results(contents, {task: hashes.hexdigest()}), indent=2) + "\n", new=True)
-    except FileExistsError:
-        raise UsageError(f"--out {out} holds this run already; name another folder") from None
-    except OSError as error:
-        raise UsageError(f"--out {out} cannot be written: {error.strerror}; name another folder") from None
     return count
 
 
@@ -321,12 +306,8 @@ PROJECT = "nl2sql"  # the experiment of MLflow, the project of Weights & Biases
 TAG = "nl2sql.export"
 LONGEST = 500  # characters of a parameter
 AT_ONCE = 100  # parameters, and metrics, that one request of MLflow takes
-QUIET = {
-    "MLFLOW_DISABLE_TELEMETRY": "true",
-    "DO_NOT_TRACK": "true",
-    "WANDB_ERROR_REPORTING": "false",
-    "WANDB_SILENT": "true",
-}
+QUIET = {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true"}
+QUIET |= {"WANDB_ERROR_REPORTING": "false", "WANDB_SILENT": "true"}
 UNNAMED = re.compile(r"[^\w\-. :/]+")  # what MLflow takes in no name
 
 
@@ -391,19 +372,10 @@ def to_wandb(contents: Contents, out: Path) -> tuple[int, Path]:
         import wandb
     except ImportError:
         raise UsageError(f"Weights & Biases is not installed: {install_command('wandb')}") from None
-    try:
+    with into(out, what="folder"):
         out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"--out {out} cannot be made: {error.strerror}; name another folder") from None
-    settings = wandb.Settings(
-        silent=True,
-        console="off",
-        disable_git=True,
-        disable_code=True,
-        x_disable_stats=True,
-        x_disable_meta=True,
-        x_save_requirements=False,
-    )
+    said_nowhere = {"disable_git": True, "disable_code": True, "x_disable_stats": True, "x_disable_meta": True}
+    settings = wandb.Settings(silent=True, console="off", x_save_requirements=False, **said_nowhere)
     rows = [[_wandb_cell(value) for value in episode.row().values()] for episode in contents.episodes()]
     try:
         run = wandb.init(

@@ -23,7 +23,7 @@ from nl2sql import __version__
 from nl2sql.agents.record import json_text
 from nl2sql.errors import Nl2SqlError, UsageError
 from nl2sql.machine import install_command, written_whole
-from nl2sql.runs.export import Contents
+from nl2sql.runs.export import Contents, into
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -300,13 +300,8 @@ def to_file(path: Path) -> Iterator[Send]:
         from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
     except ImportError:
         raise UsageError(INSTALL) from None
-    try:
-        with written_whole(path, new=True) as file:
-            yield lambda spans: _write(file, MessageToDict(encode_spans(spans), use_integers_for_enums=True))
-    except FileExistsError:
-        raise UsageError(f"--out {path} exists; name another file") from None
-    except OSError as error:
-        raise UsageError(f"--out {path} cannot be written: {error.strerror}; name another file") from None
+    with into(path), written_whole(path, new=True) as file:
+        yield lambda spans: _write(file, MessageToDict(encode_spans(spans), use_integers_for_enums=True))
 
 
 def _write(file: IO[str], data: dict[str, Any]) -> None:

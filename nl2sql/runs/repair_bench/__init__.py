@@ -32,12 +32,12 @@ from nl2sql.agents.task import State, guard
 from nl2sql.config import Config, RepairConfig
 from nl2sql.errors import Cancelled, UsageError
 from nl2sql.eval import tables
-from nl2sql.eval.stats import adjusted, clustered_interval, paired_test
+from nl2sql.eval.stats import adjusted, clustered_interval, paired_test, percent
 from nl2sql.interfaces import Database, Model, Question, Resources, content_key
 from nl2sql.models.scripted import ScriptedModel
 from nl2sql.repair.corpus import Corpus
 from nl2sql.repair.registry import catalogue_print
-from nl2sql.runs.folder import iter_jsonl
+from nl2sql.runs.folder import count_lines, iter_jsonl
 from nl2sql.runs.plan import weights_of
 from nl2sql.runs.repair_bench.cases import RULE, CaseJudge, RepairCase, refusal_of
 from nl2sql.runs.repair_bench.sources import MAX_ROWS, TIMEOUT_S
@@ -113,9 +113,10 @@ class Bench:
 def run_arms(
     bench: Bench, arms: Sequence[Arm], model: Model | None, folder: Path, *, progress: bool = True
 ) -> list[dict[str, Any]]:
-    """Do what ``folder`` still owes of these arms and return the results that it holds of these cases (``_held``).
+    """Do what ``folder`` still owes of these arms and return the results that it holds of these cases.
 
-    Raises UsageError where an arm asks a model or a corpus that is not given, Cancelled when interrupted.
+    Of other arms and models those are the latest. Raises UsageError where an arm asks a model or a corpus that is not
+    given, Cancelled when interrupted.
     """
     if model is None and (asking := [chosen.name for chosen in arms if chosen.level is not None]):
         raise UsageError(f"{asking[0]} asks a model, and none is given; --arms {ALONE} needs none")
@@ -125,7 +126,7 @@ def run_arms(
     wanted = [(case, chosen, bench.key(case, chosen, described)) for chosen in arms for case in bench.cases]
     path = folder / RESULTS
     done = {row["key"] for row in iter_jsonl(path)}
-    owed = [(case, chosen, key) for case, chosen, key in wanted if key not in done]
+    owed = [item for item in wanted if item[-1] not in done]
     judge, cancel, writing = CaseJudge(), threading.Event(), threading.Lock()
 
     def repair_one(case: RepairCase, chosen: Arm, key: str) -> None:
@@ -149,21 +150,17 @@ def run_arms(
             cancel.set()
             pool.shutdown(wait=False, cancel_futures=True)
             if isinstance(error, KeyboardInterrupt):
-                kept = sum(1 for _ in iter_jsonl(path))
-                raise Cancelled(f"interrupted; {kept} results are kept in {folder}; the same command goes on") from None
+                kept = f"{count_lines(path)} results are kept in {folder}"
+                raise Cancelled(f"interrupted; {kept}; the same command goes on") from None
             raise
-    return _held(path, {case.id for case in bench.cases}, arms, label, {key for *_, key in wanted})
-
-
-def _held(path: Path, ids: set[str], arms: Sequence[Arm], label: str, keys: set[str]) -> list[dict[str, Any]]:
-    """The results of these cases: of ``arms`` those of these keys, of other arms and models the latest of each."""
+    ids, keys = {case.id for case in bench.cases}, {key for *_, key in wanted}
     asked = {(chosen.name, label if chosen.level else "") for chosen in arms}
-    latest = {
+    held = {
         (row["case"], row["arm"], row["model"]): row
         for row in iter_jsonl(path)
         if row["case"] in ids and (row["key"] in keys or (row["arm"], row["model"]) not in asked)
     }
-    return list(latest.values())
+    return list(held.values())
 
 
 def check_fixes(arms: Sequence[Arm], given: bool) -> None:
@@ -368,10 +365,7 @@ def repairs_text(summary: Mapping[str, Any]) -> str:
 
 def _cells(entry: Mapping[str, Any]) -> list[str]:
     test = entry.get("test")
-    repaired, right = (
-        f"{_share(share['value'])} [{_share(share['low'])}, {_share(share['high'])}]"
-        for share in (entry["repaired"], entry["right"])
-    )
+    repaired, right = percent(entry["repaired"]), percent(entry["right"])
     tokens = entry["prompt_tokens"] + entry["completion_tokens"]
     attempts = "-" if entry["attempts"] is None else f"{entry['attempts']:.2f}"
     tested = [""] * len(TESTED)

@@ -96,11 +96,10 @@ def corrupted_cases(
     Every question is tried with every kind; each pass over the questions gives each another kind. Fewer where there
     are no more. Raises UsageError where not one was found.
     """
-    order = list(questions)
+    order, names = list(questions), list(slips)
     random.Random(seed).shuffle(order)
     cases: dict[tuple[str, str], RepairCase] = {}
     opened: dict[str, Asked | None] = {}
-    names = list(slips)
     with tqdm(total=count, desc="cases", unit="case", disable=not progress) as bar:
         for turn in range(len(names)):
             for place, question in enumerate(order):
@@ -109,12 +108,9 @@ def corrupted_cases(
                 if question.id not in opened:
                     opened[question.id] = source.asked(question)
                 item, kind = opened[question.id], names[(place + turn) % len(names)]
-                if item is None:
-                    continue
-                case = _slipped(source.name, item, kind, slips[kind], seed)
-                key = (question.id, case.sql) if case is not None else None
-                if case is not None and key is not None and key not in cases:
-                    cases[key] = case
+                case = _slipped(source.name, item, kind, slips[kind], seed) if item is not None else None
+                if case is not None and (question.id, case.sql) not in cases:
+                    cases[question.id, case.sql] = case
                     bar.update()
     if not cases:
         raise UsageError("none of these questions has a gold that runs, gives rows, and fails when it is made wrong")
@@ -124,8 +120,7 @@ def corrupted_cases(
 def _slipped(source: str, item: Asked, kind: str, slip: Slip, seed: int) -> RepairCase | None:
     """The first of a few tries that fails on the engine."""
     rng = random.Random(f"{seed}/{item.question.id}/{kind}")
-    schema = item.database.schema()
-    dialect = item.database.dialect
+    schema, dialect = item.database.schema(), item.database.dialect
     for _ in range(TRIES):
         wrong = slip(item.golds[0] if kind in OF_THE_TEXT else item.question.gold[0], schema, rng)
         if wrong is None:

@@ -266,21 +266,12 @@ def _plain(sql: str) -> str:
 
 
 KINDS: dict[str, Slip] = {
-    "invented_column": invented_column,
-    "mistyped_column": mistyped_column,
-    "other_table_s_column": other_table_s_column,
-    "wrong_table_before_a_column": wrong_table_before_a_column,
-    "table_for_its_alias": table_for_its_alias,
-    "without_its_table": without_its_table,
-    "mistyped_table": mistyped_table,
-    "missing_join": missing_join,
-    "aggregate_in_where": aggregate_in_where,
-    "lost_clause": lost_clause,
-    "clauses_in_the_wrong_order": clauses_in_the_wrong_order,
-    "unclosed_parenthesis": unclosed_parenthesis,
-    "comma_before_a_clause": comma_before_a_clause,
-    "broken_syntax": broken_syntax,
-    "another_dialect": another_dialect,
-    "another_s_function": another_s_function,
+    slip.__name__: slip
+    for slip in (
+        *(invented_column, mistyped_column, other_table_s_column, wrong_table_before_a_column),
+        *(table_for_its_alias, without_its_table, mistyped_table, missing_join, aggregate_in_where),
+        *(lost_clause, clauses_in_the_wrong_order, unclosed_parenthesis, comma_before_a_clause),
+        *(broken_syntax, another_dialect, another_s_function),
+    )
 }
 FROM_SQLITE: dict[str, Slip] = {"sqlite_s_own": sqlite_s_own}  # for another engine only

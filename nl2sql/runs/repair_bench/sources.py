@@ -21,7 +21,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import yaml
 from sqlglot.errors import SqlglotError
@@ -127,8 +127,8 @@ class Sources:
     def questions(self, name: str, split: str = "all") -> Benchmark:
         """The benchmark, or the written questions."""
         if (name, split) not in self._questions:
-            benchmark = bank(self.folder) if name == DATABASE else load_benchmark(name, split=split)
-            self._questions[name, split] = benchmark
+            loaded = bank(self.folder) if name == DATABASE else load_benchmark(name, split=split)
+            self._questions[name, split] = loaded
         return self._questions[name, split]
 
     def database(self, case: RepairCase) -> Database:
@@ -177,13 +177,12 @@ class ClickHouseCopies:
         ours, theirs = self.benchmark.database(question.db_id), self.database(question.db_id)
         golds = []
         for gold in question.gold:
-            text = translated(gold)
-            wanted, given_rows = (
+            wanted, given = (
                 database.run(sql, timeout_s=TIMEOUT_S, max_rows=MAX_ROWS)
-                for database, sql in ((ours, gold), (theirs, text))
+                for database, sql in ((ours, gold), (theirs, translated(gold)))
             )
-            if wanted.rows and SAME.judge([wanted], [given_rows], gold_sql=gold, predicted_sql=gold):
-                golds.append(text)
+            if wanted.rows and SAME.judge([wanted], [given], gold_sql=gold, predicted_sql=gold):
+                golds.append(translated(gold))
         return Asked(question, theirs, tuple(golds), translated) if golds else None
 
     def close(self) -> None:
@@ -234,7 +233,10 @@ def copy_tables(source: Path, folder: Path) -> None:
             rows = connection.execute(f"SELECT * FROM {quote_name(table.name)}")
             names = [column.name for column in table.columns]
             while chunk := rows.fetchmany(CHUNK):
-                lines = "\n".join(json.dumps(dict(zip(names, map(_value, row), strict=True))) for row in chunk)
+                records = (dict(zip(names, row, strict=True)) for row in chunk)
+                lines = "\n".join(
+                    json.dumps(record, default=lambda blob: blob.decode("utf-8", "replace")) for record in records
+                )
                 made.query(f"INSERT INTO {_name(table.name)} FORMAT JSONEachRow\n{lines}")
     made.close()
 
@@ -251,10 +253,6 @@ def _type(connection: sqlite3.Connection, table: str, column: Column) -> str:
     else:
         kind = "Date32" if kinds == {str} and all(map(DATE.fullmatch, values)) else "String"
     return kind if column.not_null or column.primary_key else f"Nullable({kind})"
-
-
-def _value(value: Any) -> Any:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
 def _name(name: str) -> str:

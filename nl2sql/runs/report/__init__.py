@@ -1,7 +1,7 @@
 """The report of one or several runs: a self-contained HTML file with every trace in it; ``nl2sql report``.
 
-``collect`` reads run folders, ``episodes`` packs the traces, ``plots`` draws; here the template, the style and the
-script are put together. Nothing is loaded from a network, by the page or by this package; no model is needed.
+``runs.run`` collects the runs, ``episodes`` packs the traces, ``runs.plots`` draws; here the template, the style and
+the script are put together. Nothing is loaded from a network, by the page or by this package; no model is needed.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from nl2sql.machine import write_whole
 from nl2sql.runs.dialogues import dialogue_rows
 from nl2sql.runs.folder import as_a_run_leaves
 from nl2sql.runs.plan import RunSpec, Trust, flat
-from nl2sql.runs.report.collect import Collected, collect
+from nl2sql.runs.plots import SERIES, css, figures
 from nl2sql.runs.report.episodes import pack
-from nl2sql.runs.report.plots import MOST_RUNS, SERIES, css, figures
+from nl2sql.runs.run import Collected, Run, collect
 from nl2sql.runs.summary import REPAIRS, environment_lines, repairs_line, summary_notes
 
 SCRIPTS = ("episode.js", "notes.js", "slices.js", "page.js")  # in this order: one script
@@ -59,7 +59,7 @@ def report_html(
     import jinja2
 
     folders = [Path(run) for run in runs]
-    page = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
+    page = escaping()
     page.filters["percent"] = lambda value: "–" if value is None else f"{100 * value:.1f}"
     page.filters["points"] = lambda value: f"{100 * value:+.1f}".replace("-", "−")
     with as_a_run_leaves(folders[0] if len(folders) == 1 else ", ".join(map(str, folders))):
@@ -73,20 +73,27 @@ def report_html(
     return text.encode("utf-8", "backslashreplace").decode()  # half a character, which a model can write
 
 
+def escaping(**options: Any) -> Any:
+    """Jinja's environment with ``options`` for pages in which whatever a run holds is text."""
+    import jinja2
+
+    options |= {"trim_blocks": True, "lstrip_blocks": True, "undefined": jinja2.StrictUndefined}
+    return jinja2.Environment(autoescape=True, **options)
+
+
 def _values(collected: Collected) -> dict[str, Any]:
     """What the template shows, but for the traces."""
-    script = "".join(map(_asset, SCRIPTS))
+    script, runs = "".join(map(_asset, SCRIPTS)), collected.runs.items()
     return {
         "title": title(collected),
         "collected": collected,
-        "facts": _facts(collected),
+        "facts": [_facts(label, run) for label, run in runs],
         "settings": settings(collected),
         "whole_config": [
-            (label, yaml.safe_dump(run.manifest["config"], sort_keys=False, allow_unicode=True))
-            for label, run in collected.runs.items()
+            (label, yaml.safe_dump(run.manifest["config"], sort_keys=False, allow_unicode=True)) for label, run in runs
         ],
-        "notes": [(label, summary_notes(run.report, verbose=True)) for label, run in collected.runs.items()],
-        "alarms": [(label, line) for label, run in collected.runs.items() for line in run.report.get("alarms", [])],
+        "notes": [(label, summary_notes(run.report, verbose=True)) for label, run in runs],
+        "alarms": [(label, line) for label, run in runs for line in run.report.get("alarms", [])],
         "figures": figures(collected),
         "causes": _causes(collected),
         "flips": _flips(collected),
@@ -94,7 +101,6 @@ def _values(collected: Collected) -> dict[str, Any]:
         "dialogues": _dialogues(collected),
         "css_of": {system.label: css(collected, system) for system in collected.systems},
         "series": SERIES,
-        "cut_runs": len(collected.runs) - MOST_RUNS,
         "style": style(),
         "script": script,
         "script_hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
@@ -203,24 +209,19 @@ def _written(value: Any) -> str:
     return "" if value is None else value if isinstance(value, str) else json_text(value)
 
 
-def _facts(collected: Collected) -> list[dict[str, str]]:
-    """What was run, a line per run."""
-    facts = []
-    for label, run in collected.runs.items():
-        plan, environment = run.manifest["plan"], run.manifest.get("environment", {})
-        facts.append(
-            {
-                "run": label,
-                "controller": run.report["controller"],
-                "benchmark": f"{run.report['benchmark']} ({plan.get('split') or 'all'}), {run.report['n']} questions",
-                "model": str(run.report["model"]),
-                "dtype": str(run.manifest["model"].get("dtype") or ""),
-                "code": f"nl2sql {environment.get('nl2sql', '?')} {environment.get('commit') or ''}".strip(),
-                "command": str(environment.get("command", "")),
-                "environment": ", ".join(environment_lines(environment)[1:]).removeprefix("environment: "),
-            }
-        )
-    return facts
+def _facts(label: str, run: Run) -> dict[str, str]:
+    """What was run."""
+    plan, environment = run.manifest["plan"], run.manifest.get("environment", {})
+    return {
+        "run": label,
+        "controller": run.report["controller"],
+        "benchmark": f"{run.report['benchmark']} ({plan.get('split') or 'all'}), {run.report['n']} questions",
+        "model": str(run.report["model"]),
+        "dtype": str(run.manifest["model"].get("dtype") or ""),
+        "code": f"nl2sql {environment.get('nl2sql', '?')} {environment.get('commit') or ''}".strip(),
+        "command": str(environment.get("command", "")),
+        "environment": ", ".join(environment_lines(environment)[1:]).removeprefix("environment: "),
+    }
 
 
 def _dialogues(collected: Collected) -> list[list[str]]:
@@ -245,7 +246,6 @@ def _causes(collected: Collected) -> list[dict[str, Any]]:
 
 
 def _flips(collected: Collected) -> list[dict[str, Any]]:
-    """What guardrails and gates cost and saved, per run."""
     return [
         {"run": label, "gate": name, **{"refused": None, **flips}}
         for label, run in collected.runs.items()
@@ -255,6 +255,5 @@ def _flips(collected: Collected) -> list[dict[str, Any]]:
 
 
 def _repairs(collected: Collected) -> list[tuple[str, str]]:
-    """Overrides and repairs of each run in which there were any."""
     counts = {label: run.report["counts"] for label, run in collected.runs.items()}
     return [(label, repairs_line(of)) for label, of in counts.items() if any(of.get(name) for name in REPAIRS)]

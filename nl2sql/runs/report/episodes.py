@@ -22,9 +22,8 @@ from nl2sql.errors import Nl2SqlError
 from nl2sql.interfaces import Benchmark, Question, RunResult
 from nl2sql.runs.folder import QuestionKey, iter_jsonl
 from nl2sql.runs.plan import Trust, benchmark_of
-from nl2sql.runs.report.collect import Collected, right_of
 from nl2sql.runs.rescore import questions_of, stores_of
-from nl2sql.runs.run import Run, notes_of
+from nl2sql.runs.run import Collected, Run, notes_of, right_of
 from nl2sql.sql.features import features
 from nl2sql.sql.writing import in_lines
 
@@ -130,12 +129,8 @@ def _questions(
 ) -> dict[QuestionKey, tuple[Question, Benchmark]]:
     """The questions of all runs with the benchmarks that they are from; a note for a run whose is not at hand."""
     questions: dict[QuestionKey, tuple[Question, Benchmark]] = {}
-    for label, run in collected.runs.items():
-        if run.report["control"] and "ex_single_shot" not in run.report["items"][0]:
-            notes.append(
-                f"{label}: scored by an older version, which kept no verdicts of the control: nl2sql runs replay"
-            )
-        if not golds or {run.key_of(item) for item in run.report["items"]} <= set(questions):
+    for label, run in collected.runs.items() if golds else ():
+        if {run.key_of(item) for item in run.report["items"]} <= set(questions):
             continue
         try:
             benchmark = benchmark_of(run.folder, trust)

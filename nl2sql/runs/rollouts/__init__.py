@@ -14,33 +14,36 @@ Imported as ``nl2sql.environment``.
 
 One turn (``reward``) is the controller ``single_shot`` driven for its one answer, so prompts, guardrails and limits are
 those of an evaluation. ``driven`` hands control of a loop to whoever writes the completions, and judges what came of
-it; ``trl_form`` and the module ``nl2sql_verifiers`` stand on these functions. Nothing here trains.
-
->>> admissible_split("spider", {"train": ["1"], "holdout": ["2"]}, None)
-'train'
+it; TRL's form and the module ``nl2sql_verifiers`` stand on these functions. Nothing here trains.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import random
+import threading
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nl2sql.agents.controllers import NamedController, get_controller, with_preset
 from nl2sql.agents.record import Episode
-from nl2sql.benchmarks import left_out_reason, load_benchmark
+from nl2sql.benchmarks import load_benchmark
 from nl2sql.config import Config
-from nl2sql.databases.schema import quote_text
-from nl2sql.errors import Nl2SqlError, UsageError
-from nl2sql.eval.scoring import judge
-from nl2sql.eval.settings import Settings
-from nl2sql.interfaces import Benchmark, Completion, Question, Row, RunResult, Usage
-from nl2sql.models.chat import Chat
-from nl2sql.repair.corpus import LEARNING_SPLITS
-from nl2sql.runs.rollouts.driven import DrivenEpisode, Outcome, Request, Reward, cut_at, outcome_of, rewards_of
-from nl2sql.runs.rollouts.trl_form import reward_functions, reward_weights, rollout_function
+from nl2sql.errors import UsageError
+from nl2sql.interfaces import Benchmark, Completion, Question, Usage
+from nl2sql.models.chat import Chat, cut_at
+from nl2sql.runs.rollouts.driven import (
+    PARTS,
+    DrivenEpisode,
+    Outcome,
+    Request,
+    Reward,
+    admissible_split,
+    admitted,
+    outcome_of,
+    rewards_of,
+)
 
 __all__ = [
     "DrivenEpisode",
@@ -54,114 +57,6 @@ __all__ = [
     "reward_weights",
     "rollout_function",
 ]
-
-
-# -------------------------------------------------------------- which questions may be learned from
-
-PREFERRED = ("train", "training", "train_spider", "train_others", "dev", "development")
-WRITTEN = 100  # rows; a query with more of them written into it is none that a policy finds
-
-
-def admissible_split(name: str, splits: Mapping[str, Sequence[str]], asked: str | None) -> str:
-    """The split that an environment takes: the one asked for by name, else one that is for learning.
-
-    Raises UsageError where there is none, for one that the benchmark has not, and for ``all`` where that may hold
-    questions that are for testing.
-    """
-    if not splits and asked != "all":
-        raise UsageError(f"benchmark {name!r} has no splits: split='all' takes every question")
-    others = [split for split in splits if split not in LEARNING_SPLITS]
-    if asked == "all" and "all" not in splits and others:
-        raise UsageError(f"split 'all' of {name} holds {', '.join(others)}; name one split: {', '.join(splits)}")
-    if asked is not None and asked != "all" and asked not in splits:
-        raise UsageError(f"benchmark {name!r} has no split {asked!r}; it has: {', '.join(splits)}")
-    if asked is not None:
-        return asked
-    for split in PREFERRED:
-        if split in splits:
-            return split
-    raise UsageError(
-        f"benchmark {name} has no split for training; it has: {', '.join(splits)}. A split that is for "
-        f"testing must be asked for by name: split={next(iter(splits))!r}"
-    )
-
-
-def admitted(
-    benchmark: Benchmark, questions: Iterable[Question], config: Config
-) -> tuple[dict[str, Question], dict[str, int]]:
-    """(question id -> question, reason -> number of questions left out).
-
-    A gold must earn EX, and TS where replicas are asked for. A gold without rows, or with nothing but NULL, is left out
-    as well: any query that finds nothing would be right. So is one whose rows, written down, earn TS (``constant``).
-    """
-    reasons: Counter[str] = Counter()
-    candidates: list[Question] = []
-    constants: dict[str, list[str]] = {}  # question id -> the rows of each gold, as a query that reads no table
-    for question in questions:
-        found = _results(benchmark, question)
-        if isinstance(found, str):
-            reasons[found] += 1
-            continue
-        candidates.append(question)
-        short = [result.rows for result in found if config.eval.replicas and len(result.rows) <= WRITTEN]
-        constants[question.id] = list(map(rows_as_sql, short))
-    files = {"gold": {question.id: question.gold[0] for question in candidates}}
-    for id_, statements in constants.items():
-        for number, sql in enumerate(statements):
-            files.setdefault(f"constant {number}", {})[id_] = sql
-    items = judge(benchmark, candidates, files, Settings(config.eval, causes=False)).items if candidates else {}
-    kept: dict[str, Question] = {}
-    for question in candidates:
-        judged = items[question.id]
-        item = judged[question.gold[0]]
-        if not item.ex:
-            reasons["gold_error"] += 1
-        elif item.ts is not None and not (item.ts and item.ts_replicas):
-            reasons["gold_fails_ts"] += 1
-        elif any(judged[sql].ts for sql in constants[question.id]):
-            reasons["constant"] += 1
-        else:
-            kept[question.id] = question
-    return kept, dict(sorted(reasons.items()))
-
-
-def rows_as_sql(rows: Iterable[Row]) -> str:
-    """A query that gives these rows and reads no table.
-
-    >>> rows_as_sql([(2328, "O'Hara"), (None, 0.5)])
-    "SELECT * FROM (VALUES (2328, 'O''Hara'), (NULL, 0.5))"
-    """
-    written = ", ".join(f"({', '.join(map(_literal, row))})" for row in rows)
-    return f"SELECT * FROM (VALUES {written})"
-
-
-def _literal(value: Any) -> str:
-    if value is None:
-        return "NULL"
-    if isinstance(value, bytes):
-        return f"x'{value.hex()}'"
-    if isinstance(value, str):
-        return quote_text(value)
-    return repr(value).replace("inf", "9e999")
-
-
-def _results(benchmark: Benchmark, question: Question) -> str | list[RunResult]:
-    """The results of a question's golds, or why nothing can be learned from it."""
-    if reason := left_out_reason(question):
-        return reason
-    if not question.gold:
-        return "no_gold"
-    try:
-        database = benchmark.database(question.db_id)
-    except Nl2SqlError:
-        return "db_missing"
-    results = [database.run(gold) for gold in question.gold]
-    for result in results:
-        if not result.success:
-            return "gold_error"
-        if not any(value is not None for row in result.rows for value in row):
-            return "gold_rows=0" if not result.rows else "gold_null"
-    return results
 
 
 # ---------------------------------------------------------------------------------- the environment
@@ -290,7 +185,7 @@ class Environment:
             question_id, text, count = entry
             with self.episode(question_id, "single_shot") as episode:
                 while episode.request:
-                    given = Completion(cut_at(text, episode.request.stop), "stop", Usage(0, 0, count, 1))
+                    given = Completion(cut_at(text, episode.request.stop)[0], "stop", Usage(0, 0, count, 1))
                     episode.answer(*[given] * episode.request.n)
             assert episode.result is not None, "it has ended"
             return episode.result
@@ -320,3 +215,174 @@ class Environment:
 def _side_by_side(work: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="rollout") as crew:
         return list(crew.map(work, items))
+
+
+# ------------------------------------------------------------------------------------- TRL's form
+#     functions = reward_functions(environment)               # named ex, ts, format, cost
+#     GRPOConfig(reward_weights=reward_weights(environment), ...)
+#     GRPOTrainer(model, reward_funcs=functions, train_dataset=environment.dataset(tokenizer), ...)  # one turn
+#     GRPOTrainer(..., rollout_func=rollout_function(environment, "react_plus"))                     # the loop
+#
+# Written against TRL 1.16 (``RewardFunc``, and the experimental ``rollout_func``); TRL itself is not
+# imported before a rollout asks for it. An episode of the loop has several calls of the model, each
+# with a prompt of its own (``generate_sql`` is one within a turn), while TRL learns from one prompt
+# and one completion for each rollout. So one call of each episode is drawn, and earns the reward of
+# the whole episode: every call is learned from equally often.
+#
+# Not covered: vLLM (``use_vllm``), DeepSpeed and FSDP in rollouts of the loop, and TRL's
+# ``environment_factory``, whose loop is TRL's own: our gates and overrides would not be in it.
+
+RewardFunction = Callable[..., "list[float | None]"]
+
+
+def reward_weights(environment: Environment) -> list[float]:
+    """The weights of ``reward_functions``, in their order: ``GRPOConfig(reward_weights=...)``."""
+    return [getattr(environment.config.reward, name) for name in PARTS]
+
+
+def reward_functions(environment: Environment) -> list[RewardFunction]:
+    """One plain function per part of the reward, by its name; a batch is scored once for all of them.
+
+    A function takes ``completions`` (texts, or lists of messages), the column ``question_id`` of the dataset and, where
+    there are, ``completion_ids``; it gives one number per completion. After a rollout of the loop, the part that the
+    rollout has found is given.
+    """
+    lock = threading.Lock()
+    last: dict[Any, list[Reward]] = {}  # the rewards of the last batch, which each of the functions asks for
+
+    def rewards_of(ids: Sequence[str], texts: Sequence[str], tokens: Sequence[int] | None) -> list[Reward]:
+        key = (tuple(ids), tuple(texts), tuple(tokens or ()))
+        with lock:
+            if key not in last:
+                last.clear()
+                last[key] = environment.rewards(ids, texts, tokens)
+            return last[key]
+
+    def function_of(part: str) -> RewardFunction:
+        def function(completions: Sequence[Any], question_id: Sequence[str], **columns: Any) -> list[float | None]:
+            if (found := columns.get(f"loop_{part}")) is not None:
+                return list(found)
+            texts = [text if isinstance(text, str) else str(text[-1]["content"]) for text in completions]
+            ids = columns.get("completion_ids")
+            rewards = rewards_of(question_id, texts, [len(tokens) for tokens in ids] if ids else None)
+            return [reward.parts()[part] for reward in rewards]
+
+        function.__name__ = function.__qualname__ = part
+        return function
+
+    return [function_of(part) for part in PARTS]
+
+
+def rollout_function(
+    environment: Environment, controller: str = "react", *, seed: int = 0, context_window: int | None = None
+) -> Callable[[Sequence[Any], Any], dict[str, Any]]:
+    """A ``rollout_func`` that runs an episode of ``controller`` for each prompt, all of a batch side by side.
+
+    The dataset must be ``environment.dataset(...)`` of the same environment: its prompts tell which question is asked.
+    context_window: tokens; default: what the model's config says. The trainer's temperature, ``top_p`` and
+    ``max_completion_length`` bound each call. Besides TRL's columns it gives ``loop_ex`` and so on, which
+    ``reward_functions`` hand on, and ``loop_total``, ``loop_sql``, ``loop_error``.
+    """
+    drawing = random.Random(seed)
+    known: dict[str, str] = {}
+
+    def key_of(prompt: Any) -> str:
+        return prompt if isinstance(prompt, str) else "\0".join(f"{turn['role']}\1{turn['content']}" for turn in prompt)
+
+    def rollout(prompts: Sequence[Any], trainer: Any) -> dict[str, Any]:
+        tokenizer = trainer.processing_class
+        if not known:
+            for given in (tokenizer, None):
+                known.update((key_of(row["prompt"]), row["question_id"]) for row in environment.rows(given))
+        keys = [key_of(prompt) for prompt in prompts]
+        if not known.keys() >= set(keys):
+            raise UsageError("a prompt is none of this environment; train on environment.dataset(...)")
+        window = context_window or trainer.model.config.max_position_embeddings
+        options = {"tokenizer": tokenizer, "context_window": window}
+        episodes = [environment.episode(known[key], controller, **options) for key in keys]
+        try:
+            calls = _play(episodes, trainer, Chat(tokenizer, None), window)
+        finally:
+            for episode in episodes:
+                episode.close()
+        finished = [episode.result for episode in episodes if episode.result is not None]
+        rewards = environment.rewards_of(finished)
+        end = [tokenizer.eos_token_id]  # of an episode that failed before its first call
+        drawn = [drawing.choice(own) if own else (end, end) for own in calls]
+        return {
+            "prompt_ids": [prompt for prompt, _ in drawn],
+            "completion_ids": [written for _, written in drawn],
+            "logprobs": None,
+            **{f"loop_{part}": [reward.parts()[part] for reward in rewards] for part in PARTS},
+            "loop_total": [reward.total for reward in rewards],
+            "loop_sql": [reward.outcome.sql for reward in rewards],
+            "loop_error": [reward.error for reward in rewards],
+        }
+
+    return rollout
+
+
+Call = tuple[list[int], list[int]]  # tokens of a prompt, and those written after it
+
+
+def _play(episodes: Sequence[DrivenEpisode], trainer: Any, chat: Chat, window: int) -> list[list[Call]]:
+    """Answer what all episodes ask, in batches, until each has ended; the calls of each."""
+    calls: list[list[Call]] = [[] for _ in episodes]
+    while waiting := [(n, episode.request) for n, episode in enumerate(episodes) if episode.request]:
+        asked = [request for _, request in waiting for _ in range(request.n)]
+        prompts = [chat.prompt_ids(r.messages, r.prefill, r.tools) for r in asked]
+        limits = [min(r.max_new_tokens, trainer.max_completion_length) for r in asked]
+        rooms = [max(1, min(most, window - len(p))) for most, p in zip(limits, prompts, strict=True)]
+        written = _generate(trainer, prompts, rooms)
+        texts = ((prompt, *text) for prompt, text in zip(prompts, written, strict=True))
+        for n, request in waiting:
+            own = [_completed(chat, request, *next(texts)) for _ in range(request.n)]
+            calls[n] += [call for call, _ in own]
+            episodes[n].answer(*[completion for _, completion in own])
+    return calls
+
+
+def _generate(trainer: Any, prompts: Sequence[list[int]], rooms: Sequence[int]) -> list[tuple[list[int], bool]]:
+    """Sampled continuations of tokenized prompts, each up to its end-of-turn token, and whether it has one."""
+    import torch
+    from trl.models import unwrap_model_for_generation
+
+    pad, widest = trainer.processing_class.pad_token_id, max(map(len, prompts))
+    device = trainer.accelerator.device
+    ids = torch.tensor([[pad] * (widest - len(prompt)) + prompt for prompt in prompts], device=device)
+    mask = torch.tensor([[0] * (widest - len(prompt)) + [1] * len(prompt) for prompt in prompts], device=device)
+    with unwrap_model_for_generation(trainer.model_wrapped, trainer.accelerator) as model, torch.no_grad():
+        out = model.generate(
+            input_ids=ids,
+            attention_mask=mask,
+            max_new_tokens=max(rooms),
+            do_sample=True,
+            temperature=trainer.temperature,
+            top_p=trainer.args.top_p,
+            pad_token_id=pad,
+            eos_token_id=trainer.eos_token_ids,
+        )
+    ends = set(trainer.eos_token_ids)
+    written = []
+    for row, room in zip(out[:, widest:].tolist(), rooms, strict=True):
+        end = next((at + 1 for at, token in enumerate(row[:room]) if token in ends), None)
+        written.append((row[: end or room], end is not None))
+    return written
+
+
+def _completed(
+    chat: Chat, request: Request, prompt: list[int], written: list[int], ended: bool
+) -> tuple[Call, Completion]:
+    """The tokens up to the first stop string, and the completion that the loop is given."""
+    text = chat.decode(written)
+    short, cut = cut_at(text, request.stop)
+    if cut:
+        low, high = 1, len(written)  # the fewest tokens that hold the stop string
+        while low < high:
+            middle = (low + high) // 2
+            held = chat.decode(written[:middle])
+            low, high = (low, middle) if cut_at(held, request.stop)[1] else (middle + 1, high)
+        written = written[:low]
+    finish = "stop" if ended or cut else "length"
+    usage = Usage(len(prompt), len(prompt), len(written), 1)
+    return (prompt, written), Completion(short, finish, usage)  # type: ignore[arg-type]

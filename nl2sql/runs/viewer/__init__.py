@@ -21,26 +21,21 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, quote, urlencode
 
-from nl2sql.errors import Nl2SqlError, UsageError, one_line
+from nl2sql.errors import Nl2SqlError, UsageError, one_line, typed
 from nl2sql.interfaces import Benchmark, RunResult
-from nl2sql.runs.folder import BROKEN, as_a_run_leaves, iter_jsonl, line_files, parts_of, read_manifest
+from nl2sql.runs.folder import BROKEN, iter_jsonl, line_files, parts_of, read_manifest
 from nl2sql.runs.listing import Listing, RunEntry
 from nl2sql.runs.plan import Trust, benchmark_of
-from nl2sql.runs.report import report_html, style
+from nl2sql.runs.report import escaping, report_html, style
 from nl2sql.runs.report.episodes import shown_cell
-from nl2sql.runs.rescore import replay
 from nl2sql.runs.run import FILE as NOTES_FILE
 from nl2sql.runs.run import Run, add_note
-from nl2sql.runs.summary import summary_text
-
-__all__ = ["Pages", "ViewServer"]
-
 
 # ---------------------------------------------------------------------------------------- the pages
 #     ""          the runs of the folder; refreshes itself
 #     rows        its table alone, for the refresh
 #     report      one run, or several beside one another: the page of ``nl2sql report``
-#     progress    a run that is not finished: how far it is, its scores so far, its last answers; refreshes itself
+#     progress    a run that is not finished: how far it is, its last answers; refreshes itself
 #     note        takes a note on an answer, and writes it into the run's folder
 #     sql         executes a query on a database of a run's benchmark, in the sandbox
 #
@@ -50,7 +45,6 @@ Query = Mapping[str, Sequence[str]]
 LAST_ANSWERS = 10
 KEPT_REPORTS = 4  # of megabytes each
 LONGEST_CELL = 5000  # characters of an answer
-WAIT_S = 3.0  # of a page for scores that are being made
 TIMEOUT_S, MAX_ROWS = 10.0, 200
 
 
@@ -76,24 +70,25 @@ class Pages:
         self._lock = threading.Lock()  # of what follows
         self._locks: dict[object, threading.Lock] = {}  # one report, note or benchmark of the same runs at a time
         self._reports: OrderedDict[object, str] = OrderedDict()
-        self._scores: dict[str, _Scores] = {}
         self._benchmarks: dict[str, Benchmark] = {}
 
     def answer(self, name: str, query: Query, form: Query) -> Page:
         """The page ``name``; an error is a page with its reason."""
         try:
-            if name == "refresh.js":
-                script = files("nl2sql.runs.viewer").joinpath("templates", name)
-                return Page(script.read_text(encoding="utf-8"), kind="text/javascript")
-            if name == "note":
-                return self._note(query, form)
-            if name == "sql":
-                return self._sql({**query, **form}, execute=bool(form))
-            if name in ("", "rows"):
-                template = f"{name or 'list'}.html"
-                return _page(template, folder=self.folder, runs=self._listed(), began=_began)
-            if name in ("report", "progress"):
-                return self._report(query) if name == "report" else self._progress(query)
+            match name:
+                case "refresh.js":
+                    script = files("nl2sql.runs.viewer").joinpath("templates", name)
+                    return Page(script.read_text(encoding="utf-8"), kind="text/javascript")
+                case "" | "rows":
+                    return _page(f"{name or 'list'}.html", folder=self.folder, runs=self._listed(), began=_began)
+                case "report":
+                    return self._report(query)
+                case "progress":
+                    return self._progress(query)
+                case "note":
+                    return self._note(query, form)
+                case "sql":
+                    return self._sql({**query, **form}, execute=bool(form))
             return _page("message.html", 404, message=f"there is no page {name!r}")
         except (Nl2SqlError, OSError) as error:
             return _page("message.html", 400, message=one_line(error))
@@ -122,13 +117,10 @@ class Pages:
         stamps = tuple((str(file), file.stat().st_mtime_ns) for folder in folders for file in _read_by_report(folder))
         with self._lock_of(*chosen):
             if (page := self._reports.get(stamps)) is None:
-                runs = _address({"run": list(chosen)})
-                sql = [
-                    f"sql?{_address({'run': [name]})}"
-                    for name, entry in chosen.items()
-                    for _ in Run.load(entry.path).parts()  # each seed is a run of the page
-                ]
-                live = {"runs": "./", "sql": json.dumps(sql), "notes": f"note?{runs}"}
+                seeds = {name: Run.load(entry.path).parts() for name, entry in chosen.items()}  # each a run of the page
+                sql = [f"sql?{_address({'run': [name]})}" for name, parts in seeds.items() for _ in parts]
+                notes = f"note?{_address({'run': list(chosen)})}"
+                live = {"runs": "./", "sql": json.dumps(sql), "notes": notes}
                 page = report_html(folders, progress=False, live=live, trust=self.trust)
                 with self._lock:
                     self._reports[stamps] = page
@@ -156,11 +148,8 @@ class Pages:
         name, entry = next(iter(self._chosen(query).items()))
         if entry.problem:
             raise UsageError(entry.problem)
-        with self._lock:
-            scores = self._scores.setdefault(name, _Scores())
-            scores.make(entry, self.trust)
-        text = scores.text()
-        return _page("progress.html", name=name, entry=entry, scores=text, answers=_answers(Path(entry.path)))
+        again = f"nl2sql runs replay {typed(entry.path)} --partial"
+        return _page("progress.html", name=name, entry=entry, again=again, answers=_answers(Path(entry.path)))
 
     def _sql(self, query: Query, *, execute: bool) -> Page:
         name, entry = next(iter(self._chosen(query).items()))
@@ -172,46 +161,14 @@ class Pages:
             result = RunResult(False, error=f"the benchmark has no database {asked!r}")
         elif execute:
             result = benchmark.database(asked).run(sql, timeout_s=TIMEOUT_S, max_rows=MAX_ROWS)
-        return _page(
-            "sql.html", name=name, databases=names, db=asked, sql=sql, result=result, most=MAX_ROWS, cell=shown_cell
-        )
+        shown: dict[str, Any] = {"databases": names, "db": asked, "sql": sql, "result": result}
+        return _page("sql.html", name=name, most=MAX_ROWS, cell=shown_cell, **shown)
 
     def _benchmark(self, name: str, folder: Path) -> Benchmark:
         with self._lock_of("benchmark", name):
             if name not in self._benchmarks:
                 self._benchmarks[name] = benchmark_of(folder, self.trust)
             return self._benchmarks[name]
-
-
-class _Scores:
-    """The scores of the answers of a run so far, which another thread makes."""
-
-    def __init__(self) -> None:
-        self._answered, self._text = 0, ""
-        self._maker: threading.Thread | None = None
-
-    def make(self, entry: RunEntry, trust: Trust | bool) -> None:
-        """Begin to score a run anew, where it has other answers than at the last time, and nobody is at it."""
-        if entry.answered != self._answered and not (self._maker and self._maker.is_alive()):
-            self._maker = threading.Thread(target=self._made, args=(entry, trust), daemon=True)
-            self._maker.start()
-
-    def text(self) -> str:
-        """The last scores; those that are being made, where they come soon."""
-        if self._maker:
-            self._maker.join(WAIT_S)
-        return self._text or "the scores so far are being made"
-
-    def _made(self, entry: RunEntry, trust: Trust | bool) -> None:
-        """The scores of the answers so far, without TS; or why there are none."""
-        fast = ["eval.replicas=0", f"eval.timeout_s={TIMEOUT_S}"]
-        try:
-            with as_a_run_leaves(entry.path):
-                scored = replay(entry.path, partial=True, overrides=fast, progress=False, trust=trust)
-                self._text = summary_text(scored.report)
-        except (Nl2SqlError, OSError) as error:
-            self._text = one_line(error)
-        self._answered = entry.answered
 
 
 def _read_by_report(folder: Path) -> list[Path]:
@@ -252,10 +209,7 @@ def _page(template: str, status: int = 200, **values: Any) -> Page:
 def _templates() -> Any:
     import jinja2
 
-    loader = jinja2.PackageLoader("nl2sql.runs.viewer", "templates")
-    made = jinja2.Environment(
-        loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
-    )
+    made = escaping(loader=jinja2.PackageLoader("nl2sql.runs.viewer", "templates"))
     made.filters["urlencode"] = partial(quote, errors="surrogateescape")  # Jinja's takes UTF-8 alone
     return made
 

@@ -17,8 +17,7 @@ from typer.testing import CliRunner
 
 from nl2sql.cli.runs import report_command
 from nl2sql.eval.tables import FORMATS, table_csv, table_latex
-from nl2sql.runs.report.collect import HEAD, paper_rows, spread_rows
-from nl2sql.runs.run import Run
+from nl2sql.runs.run import HEAD, Run, paper_rows, spread_rows
 
 app = typer.Typer()
 app.command()(report_command)

@@ -23,8 +23,7 @@ from nl2sql.runs.evaluate import evaluate, start
 from nl2sql.runs.plan import RunSpec
 from nl2sql.runs.report import episodes as packing
 from nl2sql.runs.report import settings, title
-from nl2sql.runs.report.collect import collect
-from nl2sql.runs.run import Run
+from nl2sql.runs.run import Run, collect
 from nl2sql.sql.writing import in_lines
 
 NO_TS = build_config({"eval": {"replicas": 0}})
