@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import programs
 import pytest
 import typer
 
@@ -62,10 +63,9 @@ def at_a_terminal(arguments: list[str], **added: str) -> tuple[int, str]:
 @pytest.mark.parametrize(("words", "said"), MISTAKES, ids=[words for words, _ in MISTAKES])
 def test_a_mistake_is_one_line_that_names_the_next_command(tmp_path: Path, words: str, said: str) -> None:
     (tmp_path / "file").write_text("")
-    done = subprocess.run([*CLI, *words.split()], cwd=tmp_path, capture_output=True, text=True, env=environment())
+    done = programs.command(*words.split(), cwd=tmp_path)
     assert done.returncode == 2 and done.stdout == ""
-    errors = done.stderr.replace("python -m nl2sql.cli", "nl2sql")  # as it was called here
-    assert errors.startswith("error: ") and errors.count("\n") == 1 and said in errors
+    assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1 and said in done.stderr
 
 
 def test_errors_are_red_at_a_terminal_only() -> None:

@@ -11,7 +11,9 @@ import zipfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+import programs
 import pytest
 from typer.testing import CliRunner
 
@@ -56,14 +58,13 @@ def unfinished(folder: Path) -> Path:
     return place
 
 
-def export(run: Path, *arguments: object, python: str = sys.executable, **variables: str) -> str:
-    done = subprocess.run(
-        [python, "-m", "nl2sql.cli", "runs", "export", str(run), *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=200,
-        env={**os.environ, **variables},
-    )
+def exported(run: Path, *arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return programs.command("runs", "export", run, *arguments, cwd=cwd or Path.cwd())
+
+
+def export(run: Path, *arguments: object, **variables: str) -> str:
+    with mock.patch.dict(os.environ, variables):
+        done = exported(run, *arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -183,24 +184,23 @@ def test_keys_of_servers_are_masked(folder: Path, tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_export_is_one_line(folder: Path, arguments: list[str], said: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "nl2sql.cli", "runs", "export", str(folder), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    done = exported(folder, *arguments, cwd=tmp_path)
     assert done.returncode == 2 and said in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
 
 
 def test_nothing_is_overwritten(folder: Path, tmp_path: Path) -> None:
     for arguments in (["--to", "inspect", "--out", tmp_path / "a.eval"], ["--to", "lm-eval", "--out", tmp_path / "lm"]):
         export(folder, *arguments)
-        command = [sys.executable, "-m", "nl2sql.cli", "runs", "export", str(folder), *map(str, arguments)]
-        again = subprocess.run(command, capture_output=True, text=True)
+        again = exported(folder, *arguments)
         assert again.returncode == 2 and "name another" in again.stderr
 
 
 @pytest.mark.parametrize(("form", "module"), [("mlflow", "mlflow"), ("wandb", "wandb")])
-def test_a_missing_package_is_one_line(folder: Path, form: str, module: str, tmp_path: Path) -> None:
-    program = f"import sys; sys.modules[{module!r}] = None; from nl2sql.cli import main; main()"
-    command = [sys.executable, "-c", program, "runs", "export", str(folder), "--to", form, "--out", str(tmp_path / "x")]
-    done = subprocess.run(command, capture_output=True, text=True)
+def test_a_missing_package_is_one_line(
+    folder: Path, form: str, module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    done = exported(folder, "--to", form, "--out", tmp_path / "x")
     assert done.returncode == 2 and f"[{form}]'" in done.stderr and "pip install" in done.stderr
 
 
@@ -283,8 +283,7 @@ def test_mlflow_holds_the_run_once(folder: Path, unfinished: Path, tmp_path: Pat
     assert run.data.params["controller"] == "react" and run.info.status == "FINISHED"
     kept = Path(client.download_artifacts(run.info.run_id, "episodes.jsonl", str(tmp_path)))
     assert len(kept.read_text(encoding="utf-8").splitlines()) == 12
-    command = [sys.executable, "-m", "nl2sql.cli", "runs", "export", str(folder), "--to", "mlflow", "--out", str(store)]
-    again = subprocess.run(command, capture_output=True, text=True)
+    again = exported(folder, "--to", "mlflow", "--out", store)
     assert again.returncode == 2 and "holds this run already" in again.stderr
     export(unfinished, "--to", "mlflow", "--out", store)
     states = {run.info.status: run.data.tags["nl2sql.state"] for run in client.search_runs([experiment.experiment_id])}

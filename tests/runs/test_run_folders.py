@@ -69,13 +69,15 @@ def failed(folder: Path) -> list[str]:
 # ------------------------------------------------------------------------------------------------ interrupted
 
 
-@pytest.mark.parametrize(("limit", "dialogues"), [(12, False), (4, True)])
-def test_a_run_killed_again_and_again_loses_and_doubles_nothing(tmp_path: Path, limit: int, dialogues: bool) -> None:
+@pytest.mark.parametrize(("limit", "dialogues", "kills"), [(12, False, 5), (2, True, 2)])
+def test_a_run_killed_again_and_again_loses_and_doubles_nothing(
+    tmp_path: Path, limit: int, dialogues: bool, kills: int
+) -> None:
     script, disturbed, whole = (tmp_path / name for name in ("script.json", "disturbed", "whole"))
     questions, asked = killed_runs.asked_questions(limit, dialogues), killed_runs.eval_options(limit, dialogues)
     killed_runs.write_script(script, questions, 0.02)
     killed_runs.finish(script, whole, asked)
-    killed_runs.disturbed_run(script, disturbed, asked, 5, random.Random(1))
+    killed_runs.disturbed_run(script, disturbed, asked, kills, random.Random(1))
     assert killed_runs.differences(disturbed, whole, len(questions)) == []
 
 
