@@ -43,7 +43,8 @@ def script(name: str, *words: object) -> subprocess.CompletedProcess[str]:
 def _ended(words: list[str], program: Callable[[], Any]) -> subprocess.CompletedProcess[str]:
     code = 0
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:  # files, which a child can write to
-        with mock.patch.object(sys, "argv", words), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        called = mock.patch.object(sys, "argv", words), mock.patch.object(sys.modules["__main__"], "__package__", None)
+        with called[0], called[1], contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             try:
                 program()
             except SystemExit as end:
