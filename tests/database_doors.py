@@ -9,10 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from nl2sql.databases.sqlite.database import QueryPool, SqliteDatabase
-from nl2sql.databases.sqlite.disk import stored_bytes
+from nl2sql.databases.sqlite.disk import BYTES_PER_S, stored_bytes
 from nl2sql.databases.sqlite.files import fingerprint_sqlite
 from nl2sql.databases.sqlite.process import PATIENCE
-from nl2sql.databases.sqlite.vetting import BYTES_PER_S
 from nl2sql.errors import Nl2SqlError
 from nl2sql.eval.replicas import perturbed_replicas, shuffled_copies
 from nl2sql.interfaces import RunResult

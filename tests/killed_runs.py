@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from nl2sql.benchmarks import load_benchmark, scorable
-from nl2sql.benchmarks.core import draw_sample
-from nl2sql.benchmarks.dialogues import draw_dialogues
+from nl2sql.benchmarks.core import draw_dialogues, draw_sample
 from nl2sql.benchmarks.packaged import PACKAGED_DIALOGUES
 from nl2sql.interfaces import Question
 from nl2sql.runs.folder import read_jsonl

@@ -25,15 +25,15 @@ from typing import Any
 
 from nl2sql.agents import prompts, react_plus, repairing
 from nl2sql.agents.checks import constraints
-from nl2sql.agents.failures import EpisodeFailed
 from nl2sql.agents.grammars import select
 from nl2sql.agents.opening import link
-from nl2sql.agents.record import json_tree
+from nl2sql.agents.record import EpisodeFailed, json_tree
 from nl2sql.agents.task import State
-from nl2sql.config import RepairConfig
+from nl2sql.config import Config, RepairConfig
 from nl2sql.databases import validation
 from nl2sql.errors import Cancelled, DatabaseError, ModelError
-from nl2sql.interfaces import Resources, Tool
+from nl2sql.interfaces import Question, Resources, Tool
+from nl2sql.sql.text import stem, words
 
 KEPT_ROWS = 20  # of a result in an observation, and so in the trace
 NOTHING: Mapping[str, Any] = {"type": "object", "properties": {}}
@@ -235,3 +235,57 @@ def own_tools(resources: Resources) -> list[tuple[str, str, str]]:
     """(name, arguments, what it is for) of the tools that the packaged prompt does not name."""
     space = action_space(resources)
     return [(name, space[name].example, space[name].says) for name in resources.tools if name not in TOOLS]
+
+
+# ------------------------------------------------------------------------------ a user who is asked
+
+KEY = "user"  # of a question's meta
+ASKED = "asked_user"  # the episode's flag: how many questions it put to the user
+CANNOT_SAY = "I cannot say."
+MOST_CHARS = 400  # of a question or an answer: BIRD-Interact's bound
+
+
+def before_user(question: Question, resources: Resources, config: Config) -> tuple[Question, Resources]:
+    """The question as a simulated user asks it, and the resources with ``ask_user``; else both as
+    they are."""
+    told = question.meta.get(KEY)
+    if not (told and config.user.simulated):
+        return question, resources
+    asked = replace(question, text=told["question"], evidence=told["evidence"])
+    return asked, replace(resources, tools={**resources.tools, "ask_user": ask_user})
+
+
+def ask_user(state: State, args: Mapping[str, Any]) -> dict[str, Any]:
+    """Ask the user what one term of the question means, before generate_sql."""
+    task = state.task
+    told, question = task.question.meta[KEY], str(args.get("question") or "")[:MOST_CHARS]
+    left = told["points"] + task.config.user.patience - task.flags.get(ASKED, 0)
+    if left <= 0:
+        return {"error": "the user answers no further question"}
+    task.count(ASKED)
+    answer = meaning(question, told["says"])[:MOST_CHARS]
+    if answer != CANNOT_SAY:
+        task.nlq += f"\n{answer}"
+    return {"answer": answer, "questions_left": left - 1}
+
+
+ask_user.parameters = {  # type: ignore[attr-defined]
+    "type": "object",
+    "properties": {"question": {"type": "string"}},
+    "required": ["question"],
+}
+
+
+def meaning(question: str, says: Sequence[Sequence[str]]) -> str:
+    """What the term means of which ``question`` has most words, at least half; or CANNOT_SAY.
+
+    says: pairs of a term and what it means. Of equal shares the longer term counts.
+    """
+    asked = {stem(word) for word in words(question)}
+    best, answer = (0.5, 0), CANNOT_SAY
+    for term, meant in says:
+        named = {stem(word) for word in words(term)}
+        share = len(named & asked) / max(1, len(named))
+        if (share, len(named)) > best:
+            best, answer = (share, len(named)), f"By {term!r} I mean: {meant}"
+    return answer

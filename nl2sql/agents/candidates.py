@@ -18,10 +18,9 @@ from typing import Any
 from nl2sql.agents.agent_tools import dispatch
 from nl2sql.agents.checks.literal_repair import repair_literals
 from nl2sql.agents.context.linking import uncovered_share
-from nl2sql.agents.failures import EpisodeFailed
 from nl2sql.agents.opening import link, open_task, other_orders
 from nl2sql.agents.ranking import Candidate, agreement, as_samples, confidence, probability, rank, tells
-from nl2sql.agents.record import Episode, summarize_trace
+from nl2sql.agents.record import Episode, EpisodeFailed, summarize_trace
 from nl2sql.agents.task import Draft, State, guard
 from nl2sql.config import CandidatesConfig, Config
 from nl2sql.interfaces import Completion, Database, EventSink, Model, Question, Resources, Sampling, Tool, no_sink

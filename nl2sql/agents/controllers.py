@@ -17,11 +17,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from nl2sql.agents.failures import EpisodeFailed, cut_rows, run_bounded
+from nl2sql.agents.agent_tools import before_user
 from nl2sql.agents.opening import reusing, verified_answer
-from nl2sql.agents.record import Episode, in_shape
+from nl2sql.agents.record import Episode, EpisodeFailed, cut_rows, in_shape, run_bounded
 from nl2sql.agents.resources import code_identity, fitted
-from nl2sql.agents.user import before_user
 from nl2sql.config import PRESETS, Config, build_config, merge
 from nl2sql.config.plugins import FORMS, own_function
 from nl2sql.errors import Cancelled, DatabaseError, ModelError, Nl2SqlError, UsageError, one_line

@@ -15,7 +15,7 @@ from importlib.resources import files
 from typing import Any
 
 from nl2sql.machine import masked
-from nl2sql.sql.writing import in_lines
+from nl2sql.sql.text import in_lines
 
 MOST = 1500  # characters of an observation
 SIGNS = {"good": "✓", "reject": "✗", "blocked": "✗", "forced": "→", "": "·"}

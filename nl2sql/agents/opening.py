@@ -18,8 +18,7 @@ from typing import Any
 
 from nl2sql.agents import prompts
 from nl2sql.agents.context import few_shot, grounding, knowledge
-from nl2sql.agents.failures import cut_rows, run_bounded
-from nl2sql.agents.record import Episode
+from nl2sql.agents.record import Episode, cut_rows, run_bounded
 from nl2sql.agents.resources import completed, fitted
 from nl2sql.agents.task import Task, takes_no_sql
 from nl2sql.benchmarks.verified import alike, read_verified

@@ -25,9 +25,8 @@ from typing import Any
 
 from nl2sql.agents import prompts, react_plus, repairing
 from nl2sql.agents.agent_tools import action_space, dispatch
-from nl2sql.agents.failures import EpisodeFailed
 from nl2sql.agents.opening import open_task
-from nl2sql.agents.record import Episode, failed
+from nl2sql.agents.record import Episode, EpisodeFailed, failed
 from nl2sql.agents.task import State, guard
 from nl2sql.agents.turns import fit_window, form_of, parse_action, shown_observation, turn_grammar
 from nl2sql.config import Config

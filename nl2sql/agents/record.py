@@ -15,12 +15,15 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from nl2sql.interfaces import Completion, Message, Question, Row, Usage
-from nl2sql.machine import masked
+from nl2sql.config.sections import ExecutionConfig
+from nl2sql.errors import DatabaseError, ModelError, Nl2SqlError, UsageError
+from nl2sql.interfaces import Completion, Database, Message, Question, Row, RunResult, Usage
+from nl2sql.machine import install_command, masked
 
 TRACE_FORMAT = 1
 MOST_LINES, WIDTH = 40, 10  # of a record as text, and of its head
@@ -253,3 +256,81 @@ def _lines(event: Mapping[str, Any], head: str, text: str) -> str:
     start = f"step {event.get('step', '?')}".ljust(8)
     heads = [f"{start}| {head.ljust(WIDTH)}", *[f"{' ' * 8}| {' ' * WIDTH}"] * (len(lines) - 1)]
     return "\n".join(f"{left} {escaped(line)}".rstrip() for left, line in zip(heads, lines, strict=True))
+
+
+# ----------------------------------------------------------------------------- what ends an episode
+
+
+class EpisodeFailed(Exception):
+    """An episode cannot go on. ``where`` is the boundary at which it failed: model, tool, database, controller."""
+
+    def __init__(self, where: str, what: str) -> None:
+        super().__init__(f"{where}: {what}")
+        self.where = where
+
+
+@contextmanager
+def blaming_model() -> Iterator[None]:
+    """What a model raises as EpisodeFailed: a user's own model may raise anything."""
+    try:
+        yield
+    except ModelError as error:
+        raise EpisodeFailed("model", str(error)) from error
+    except Nl2SqlError:
+        raise
+    except Exception as error:
+        raise EpisodeFailed("model", f"{type(error).__name__}: {error}") from error
+
+
+def run_bounded(database: Database, sql: str, limits: ExecutionConfig) -> RunResult:
+    """A statement's result within the limits; what the database raises, a user's own too, is a failure of the run."""
+    try:
+        return database.run(sql, timeout_s=limits.timeout_s, max_rows=limits.max_rows)
+    except DatabaseError as error:
+        return RunResult(False, error=str(error), error_kind="other")
+    except Nl2SqlError:
+        raise
+    except Exception as error:  # noqa: BLE001  users' code: recorded as what the run gave
+        return RunResult(False, error=f"{type(error).__name__}: {error}", error_kind="other")
+
+
+def cut_rows(result: RunResult) -> dict[str, int]:
+    """The flag of an answer that has more rows than ``execution.max_rows``: so many are kept."""
+    return {"rows_cut": len(result.rows)} if result.truncated else {}
+
+
+# ---------------------------------------------------------------------------- steps of a LangGraph state machine
+# LangGraph is imported when a graph is built, so that its controllers can be imported without the extra ``graph``.
+
+
+def check_langgraph(controller: str) -> None:
+    """Raises UsageError with the command that installs what ``controller`` lacks."""
+    try:
+        import langgraph.graph  # noqa: F401
+    except ImportError as error:
+        needs = f"controller {controller} needs LangGraph ({error})"
+        raise UsageError(f"{needs}; install it: {install_command('graph')}") from None
+
+
+def as_node(step: Callable[[Any, Any], Mapping[str, Any]], work_of: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    """``step(state, work)`` as LangGraph calls it; ``work_of(state, context)`` gives the work of one visit.
+
+    What the step adds to the work's trace and decision log is added to the state's. A failure of the model, a tool or
+    the database becomes ``failure`` of the state.
+    """
+
+    def visit(state: Any, runtime: Any) -> dict[str, Any]:
+        work = work_of(state, runtime.context)
+        try:
+            update = step(state, work)
+        except EpisodeFailed as failed:
+            update = {"failure": str(failed)}
+        except DatabaseError as error:  # outside of a tool
+            update = {"failure": f"database: {error}"}
+        return {
+            **update,
+            "trace": work.trace[len(state["trace"]) :],
+            "decision_log": work.decision_log[len(state["decision_log"]) :],
+        }
+
+    return visit

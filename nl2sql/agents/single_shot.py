@@ -13,10 +13,9 @@ loop's own token budget.
 from __future__ import annotations
 
 from nl2sql.agents.checks import constraints
-from nl2sql.agents.failures import EpisodeFailed
 from nl2sql.agents.opening import link, open_task
 from nl2sql.agents.ranking import agreement, as_samples
-from nl2sql.agents.record import Episode
+from nl2sql.agents.record import Episode, EpisodeFailed
 from nl2sql.agents.task import State, Task, guard
 from nl2sql.config import Config
 from nl2sql.interfaces import Question, Resources, Sampling

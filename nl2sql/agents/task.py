@@ -18,11 +18,18 @@ from nl2sql.agents import prompts
 from nl2sql.agents.checks import constraints, guardrails
 from nl2sql.agents.checks.candidate import behind_prefill
 from nl2sql.agents.context import grounding, linking
-from nl2sql.agents.failures import blaming_model, cut_rows, run_bounded
 from nl2sql.agents.grammars import select
 from nl2sql.agents.grammars.plain_select import MOST_TABLES, plain_grammar
 from nl2sql.agents.ranking import Candidate
-from nl2sql.agents.record import Episode, call_record, repair_counts, summarize_trace
+from nl2sql.agents.record import (
+    Episode,
+    blaming_model,
+    call_record,
+    cut_rows,
+    repair_counts,
+    run_bounded,
+    summarize_trace,
+)
 from nl2sql.config import Config
 from nl2sql.databases import schema
 from nl2sql.databases.schema import Schema

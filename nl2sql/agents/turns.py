@@ -20,9 +20,8 @@ from typing import Any
 
 from nl2sql.agents import prompts
 from nl2sql.agents.agent_tools import action_space, own_tools
-from nl2sql.agents.failures import EpisodeFailed, blaming_model
 from nl2sql.agents.grammars import select
-from nl2sql.agents.record import failed
+from nl2sql.agents.record import EpisodeFailed, blaming_model, failed
 from nl2sql.agents.task import State, Task
 from nl2sql.config import Config
 from nl2sql.errors import one_line

@@ -17,8 +17,7 @@ from os.path import isfile
 from pathlib import Path
 from typing import Any
 
-from nl2sql.benchmarks.core import FolderBenchmark
-from nl2sql.benchmarks.dialogues import is_interactions, turn_records, with_gold_histories
+from nl2sql.benchmarks.core import FolderBenchmark, is_interactions, turn_records, with_gold_histories
 from nl2sql.benchmarks.published import LIVE, PLACES, SPIDER2, questions_file, records_of
 from nl2sql.errors import BenchmarkError
 from nl2sql.interfaces import Question, Turn

@@ -21,8 +21,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from nl2sql.benchmarks.core import FolderBenchmark
-from nl2sql.benchmarks.dialogues import with_gold_histories
+from nl2sql.benchmarks.core import FolderBenchmark, with_gold_histories
 from nl2sql.databases.packaged import data_root, database_ids, database_path
 from nl2sql.errors import BenchmarkError
 from nl2sql.interfaces import Question

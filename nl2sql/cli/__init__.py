@@ -15,7 +15,7 @@ import typer
 
 from nl2sql import __version__
 from nl2sql.cli import ask, chat, corpus, data, evaluate, mcp, models, new, runs, score, vizql
-from nl2sql.cli.group import Group, coloured, settings
+from nl2sql.cli.options import Group, coloured, settings
 from nl2sql.errors import Nl2SqlError, one_line
 from nl2sql.machine import masked, missing_part
 

@@ -11,7 +11,7 @@ import typer
 
 from nl2sql.cli import options as opt
 from nl2sql.cli.chat import chat
-from nl2sql.cli.group import coloured
+from nl2sql.cli.options import coloured
 from nl2sql.errors import UsageError
 from nl2sql.interfaces import DEFAULT_MODEL
 from nl2sql.machine import masked

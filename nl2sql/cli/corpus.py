@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from nl2sql.cli import options as opt
-from nl2sql.cli.group import Group
+from nl2sql.cli.options import Group
 from nl2sql.errors import Nl2SqlError, UsageError
 from nl2sql.interfaces import DEFAULT_MODEL
 

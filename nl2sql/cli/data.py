@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nl2sql.cli import options as opt
-from nl2sql.cli.group import Group
+from nl2sql.cli.options import Group
 from nl2sql.errors import BenchmarkError, UsageError
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def check_data(
     """
     from nl2sql.benchmarks import left_out_counts, load_benchmark
     from nl2sql.benchmarks.check import FOUND_HERE, check_questions
-    from nl2sql.benchmarks.dialogues import has_dialogues, interactions
+    from nl2sql.benchmarks.core import has_dialogues, interactions
     from nl2sql.benchmarks.load import check_databases, named
 
     if draft is not None and draft.exists():
@@ -67,7 +67,7 @@ def check_data(
     check_databases(loaded)
     faults = check_questions(loaded, loaded.questions, timeout_s=timeout, progress=sys.stderr.isatty())
     if draft is not None:
-        from nl2sql.benchmarks.corrections import draft as drafted
+        from nl2sql.benchmarks.check import draft as drafted
 
         draft.write_text(drafted(faults, loaded.questions), encoding="utf-8")
     left_out = {k: n for k, n in left_out_counts(loaded.questions).items() if k not in FOUND_HERE}

@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperCommand
 
 from nl2sql.cli import options as opt
-from nl2sql.cli.group import EVERY, HelpAllOption
+from nl2sql.cli.options import EVERY, HelpAllOption
 from nl2sql.errors import Nl2SqlError, UsageError, printable, typed
 from nl2sql.interfaces import DEFAULT_MODEL
 
@@ -215,7 +215,7 @@ def evaluate_command(
 def _both_ways(folder: Path) -> dict[str, Any]:
     """The run's EX as published beside that as corrected (``eval.corrected.Overlay``)."""
     from nl2sql.benchmarks import load_benchmark, scorable
-    from nl2sql.benchmarks.corrections import read_corrections, score_corrected
+    from nl2sql.benchmarks.check import read_corrections, score_corrected
     from nl2sql.eval import score_many
     from nl2sql.eval.comparison import overlays
     from nl2sql.eval.predictions import read_predictions

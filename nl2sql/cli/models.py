@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from nl2sql.cli import options as opt
-from nl2sql.cli.group import Group, coloured
+from nl2sql.cli.options import Group, coloured
 from nl2sql.errors import Nl2SqlError, UsageError
 from nl2sql.interfaces import DEFAULT_MODEL
 from nl2sql.machine import cache_dir, cores, free_bytes, from_json, install_command

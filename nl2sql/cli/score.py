@@ -76,7 +76,7 @@ def score_command(
       nl2sql score -b spider --split holdout -p a.jsonl b.jsonl --replicas 0 --json
     """
     from nl2sql.benchmarks import load_benchmark
-    from nl2sql.benchmarks.corrections import read_corrections, score_corrected
+    from nl2sql.benchmarks.check import read_corrections, score_corrected
     from nl2sql.benchmarks.load import named
     from nl2sql.eval import score_many
     from nl2sql.eval.comparison import before_after, overlay_record, overlay_text, overlays
@@ -167,7 +167,7 @@ def _as_dict(runs: list[tuple[Path, Scores]], questions: list[Question]) -> dict
 
 def _by_dialogue(scores: Scores, questions: list[Question]) -> dict[str, Any]:
     """EX by turn and of whole dialogues, as ``dialogues``; nothing for single questions."""
-    from nl2sql.benchmarks.dialogues import has_dialogues
+    from nl2sql.benchmarks.core import has_dialogues
     from nl2sql.runs.dialogues import matches
 
     if not has_dialogues(questions):
@@ -252,7 +252,7 @@ def compare_command(
       nl2sql runs compare a.sql b.sql -b spider --split holdout --replicas 5 --json
     """
     from nl2sql.benchmarks import load_benchmark, scorable
-    from nl2sql.benchmarks.corrections import corrected, read_corrections, score_corrected
+    from nl2sql.benchmarks.check import corrected, read_corrections, score_corrected
     from nl2sql.eval.comparison import Overlay, compare_scores, overlay_record, overlay_text, overlays
     from nl2sql.eval.predictions import read_predictions
     from nl2sql.eval.scoring import score_many

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from nl2sql.cli import options as opt
-from nl2sql.cli.group import Group
+from nl2sql.cli.options import Group
 from nl2sql.errors import Nl2SqlError, UsageError
 from nl2sql.machine import from_json, write_whole
 

@@ -22,10 +22,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from nl2sql.databases.data_readers import HEAD, MOST_TABLES, READERS, SNIFFED, identifier
-from nl2sql.databases.sqlite.disk import resolved, stored_bytes
+from nl2sql.databases.sqlite.disk import BYTES_PER_S, resolved, stored_bytes
 from nl2sql.databases.sqlite.files import shown_path
 from nl2sql.databases.sqlite.process import PATIENCE, Children
-from nl2sql.databases.sqlite.vetting import BYTES_PER_S
 from nl2sql.errors import UsageError, one_line
 from nl2sql.machine import cache_dir
 from nl2sql.safe_files import open_regular

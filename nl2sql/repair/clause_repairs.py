@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from nl2sql.repair.readings import calls_of, is_name, is_text, tokens_of
-from nl2sql.sql.writing import written
+from nl2sql.sql.text import written
 
 if TYPE_CHECKING:
     from nl2sql.repair.schema_names import SchemaNames

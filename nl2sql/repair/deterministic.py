@@ -28,7 +28,7 @@ from nl2sql.repair.schema_names import (
     spelled_with_table,
 )
 from nl2sql.sql.parse import past_limits
-from nl2sql.sql.words import statement_words
+from nl2sql.sql.text import statement_words
 
 if TYPE_CHECKING:
     from nl2sql.databases.schema import Schema, Table

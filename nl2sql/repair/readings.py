@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from nl2sql.sql.parse import SLIPS, parse_bounded, parse_query
-from nl2sql.sql.words import statement_words
-from nl2sql.sql.writing import written
+from nl2sql.sql.text import statement_words, written
 
 if TYPE_CHECKING:
     from sqlglot.expressions import Expr

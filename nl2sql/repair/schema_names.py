@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from nl2sql.databases.schema import Column, ForeignKey, Schema, Table, quote_name
-from nl2sql.sql.words import statement_words, words
+from nl2sql.sql.text import statement_words, words
 
 if TYPE_CHECKING:
     from sqlglot.expressions import Expr

@@ -25,7 +25,7 @@ from nl2sql.databases.sqlite.disk import OwnFile
 from nl2sql.errors import DatabaseError, UsageError, one_line
 from nl2sql.machine import install_command
 from nl2sql.sql.same import tree_key
-from nl2sql.sql.words import statement_words
+from nl2sql.sql.text import statement_words
 
 if TYPE_CHECKING:  # numpy is no required package: whoever embeds nothing does not need it
     import numpy as np

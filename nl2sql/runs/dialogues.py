@@ -28,7 +28,7 @@ from typing import Any
 
 from nl2sql.agents.controllers import NamedController
 from nl2sql.agents.record import Episode
-from nl2sql.benchmarks.dialogues import has_dialogues, interactions
+from nl2sql.benchmarks.core import has_dialogues, interactions
 from nl2sql.config import Config
 from nl2sql.errors import UsageError
 from nl2sql.eval.stats import clustered_interval, percent

@@ -21,7 +21,7 @@ from tqdm.auto import tqdm
 
 from nl2sql.agents.controllers import LOOPS, PACKAGED, NamedController, episode_model, get_controller, run_episode
 from nl2sql.agents.record import Episode
-from nl2sql.benchmarks.dialogues import interactions
+from nl2sql.benchmarks.core import interactions
 from nl2sql.config import Config
 from nl2sql.config.plugins import named_functions
 from nl2sql.errors import ModelError, UsageError

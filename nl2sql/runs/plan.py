@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 from nl2sql.agents import prompts
 from nl2sql.benchmarks import draw_sample, left_out_counts, load_benchmark, scorable
-from nl2sql.benchmarks.dialogues import behind_left_out, draw_dialogues, has_dialogues
+from nl2sql.benchmarks.core import behind_left_out, draw_dialogues, has_dialogues
 from nl2sql.benchmarks.load import check_databases, from_anywhere, is_at_hand
 from nl2sql.benchmarks.packaged import PACKAGED_DIALOGUES, VIZQL
 from nl2sql.errors import Nl2SqlError, UsageError, one_line, typed
@@ -147,7 +147,7 @@ def open_benchmark(plan: RunSpec, objects: Mapping[str, Any]) -> Benchmark:
         benchmark = load_benchmark(plan.benchmark, split=plan.split, engine_url=plan.engine_url)
         if not plan.corrections:
             return benchmark
-        from nl2sql.benchmarks.corrections import with_corrections
+        from nl2sql.benchmarks.check import with_corrections
 
         return with_corrections(benchmark, plan.corrections)
     given: Benchmark | None = objects.get("benchmark")

@@ -70,7 +70,7 @@ from nl2sql.sessions.turns import (
     summarize_results,
 )
 from nl2sql.sql.parse import MAX_CHARS
-from nl2sql.sql.words import words
+from nl2sql.sql.text import words
 
 # -------------------------------------------------------------------- any controller with a history
 # The resolution is part of the episode: its model calls are counted and stand first in

@@ -31,7 +31,7 @@ from nl2sql.agents.context.linking import stem
 from nl2sql.databases.schema import Schema
 from nl2sql.errors import DatabaseError
 from nl2sql.interfaces import Database, Turn
-from nl2sql.sql.words import QUOTED, words
+from nl2sql.sql.text import QUOTED, words
 
 LONGEST = 2_000  # characters that are read: a longer question is none that leans on another
 LENGTHS = (1, 2, 3, 4, 5, 6, 8, 10, 13, 17)  # words: a feature for each that a question is longer than

@@ -27,7 +27,7 @@ from nl2sql.databases.validation import validate_sql
 from nl2sql.errors import Nl2SqlError
 from nl2sql.interfaces import Database
 from nl2sql.sql.parse import parse_bounded
-from nl2sql.sql.words import as_digits, stem, words
+from nl2sql.sql.text import as_digits, stem, words
 
 MOST_WORDS = 4
 _FILLER = frozenset(

@@ -50,7 +50,7 @@ from nl2sql.models.embedded import embedded_models
 from nl2sql.sessions.detection import Evidence, evidence_of, schema_stems
 from nl2sql.sessions.edits import edited
 from nl2sql.sessions.periods import in_period, period_of, said_again
-from nl2sql.sql.words import QUOTED, words
+from nl2sql.sql.text import QUOTED, words
 
 # ---------------------------------------------------------- what a rewritten question must not lose
 # Not covered: comparisons ("more than"), whose words have too many equals, and negations.

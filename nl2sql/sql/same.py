@@ -30,8 +30,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nl2sql.sql.parse import SLIPS, parse_bounded, past_limits, remember_short
-from nl2sql.sql.words import statement_words
-from nl2sql.sql.writing import keep_types
+from nl2sql.sql.text import keep_types, statement_words
 
 if TYPE_CHECKING:
     from sqlglot.expressions import Expr

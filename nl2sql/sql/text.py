@@ -11,16 +11,20 @@ here touches a user's database.
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Iterator, Sequence
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 from sqlglot.tokens import Token, TokenType
 
-from nl2sql.sql.parse import MAX_CHARS, refuse_unparsable
+from nl2sql.sql.parse import MAX_CHARS, past_limits, refuse_unparsable
+
+if TYPE_CHECKING:
+    from sqlglot.expressions import Expr
 
 DIALECT = "sqlite"
 
@@ -114,3 +118,171 @@ def span(identifier: Tree) -> tuple[int, int] | None:
     """The place of an identifier in the parsed text (end exclusive), quotes included; None where unknown."""
     start, end = identifier.meta.get("start"), identifier.meta.get("end")
     return None if start is None or end is None else (start, end + 1)
+
+
+# -------------------------------------------------------------------------------------------- words
+
+QUOTED = re.compile(r"\"[^\"]*\"|“[^”]*”|(?<!\w)'[^']*'(?!\w)|(?<!\w)‘[^’]*’(?!\w)")  # in a question
+_PIECE = re.compile(r"[^\W_]+")
+_PLURALS = (("ies", "y"), ("sses", "ss"), ("ches", "ch"), ("shes", "sh"), ("xes", "x"), ("s", ""))
+_SUFFIXES = ("ations", "ation", "ings", "ing", "ments", "ment", "ers", "er", "ors", "or", "ed", "e")
+_JOINT = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|(?<=\D)(?=\d)|(?<=\d)(?=\D)")
+
+
+def words(text: str) -> list[str]:
+    """Lower-case words of an identifier or sentence; snake_case and camelCase are taken apart."""
+    return [word.lower() for piece in _PIECE.findall(text) for word in _JOINT.split(piece)]
+
+
+def singular(word: str) -> str:
+    """The form that one and many share; at least two letters stay. No dictionary: it need not be a word.
+
+    >>> singular("cities"), singular("movies"), singular("movie"), singular("status")
+    ('city', 'movy', 'movy', 'status')
+    """
+    if len(word) > 4 and word.endswith("ie"):
+        return word[:-2] + "y"
+    for ending, instead in _PLURALS:
+        if word.endswith(ending) and len(word) - len(ending) >= 2 and not word.endswith(("ss", "us", "is")):
+            return word[: len(word) - len(ending)] + instead
+    return word
+
+
+def is_plural(word: str) -> bool:
+    return word.endswith("s") and singular(word) != word
+
+
+def stem(word: str) -> str:
+    """The singular without one common suffix; at least three letters stay."""
+    word = singular(word)
+    for suffix in _SUFFIXES:
+        if word.endswith(suffix) and len(word) - len(suffix) >= 3:
+            word = word[: -len(suffix)]
+            break
+    return word.replace("z", "s")  # organization, organisation
+
+
+def letter_words(name: str) -> list[str]:
+    """``words`` without the numbers."""
+    return [word for word in words(name) if word.isalpha()]
+
+
+def statement_words(sql: str, dialect: str) -> list[str]:
+    """Words and signs of a statement without texts and comments; what does not lex is split at its words.
+
+    A text past the limits (``sql.bounds``) is one word.
+    """
+    if past_limits(sql):
+        return [sql]
+    import sqlglot
+    from sqlglot.errors import SqlglotError
+    from sqlglot.tokens import TokenType
+
+    try:
+        return [t.text for t in sqlglot.tokenize(sql, dialect=dialect) if t.token_type is not TokenType.STRING]
+    except (SqlglotError, ValueError):
+        return re.findall(r"\w+|[^\s\w]", sql)
+
+
+# ------------------------------------------------------------------------------------------ numbers
+
+UNITS = (
+    *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"),
+    *("thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"),
+)
+TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
+WORDS = {word: value for value, word in enumerate(UNITS)} | {word: 10 * n for n, word in enumerate(TENS, 2)}
+SCALES = {"hundred": 100, "thousand": 1000}
+OTHERS = {"once": 1, "twice": 2}
+
+_GROUPED = re.compile(r"(?<![\d,.])\d{1,3}(?:,\d{3})+(?![\d,])")
+_UNIT = rf"(?:[ -]({'|'.join(UNITS[1:10])}))"
+_TEN = re.compile(rf"\b(?:(twenty){_UNIT}|({'|'.join(TENS[1:])}){_UNIT}?)\b", re.IGNORECASE)
+
+
+def as_digits(text: str) -> str:
+    """The text with ``1,000``, and words for 21 to 99, as plain digits; words up to twenty stay as they are."""
+    text = _GROUPED.sub(lambda found: found.group().replace(",", ""), text)
+    return _TEN.sub(lambda found: str(sum(WORDS[word.lower()] for word in found.groups() if word)), text)
+
+
+# ------------------------------------------------------------------------------------------ writing
+
+KEPT = frozenset("DECIMAL BOOLEAN DATE DATETIME TIME TIMESTAMP TIMESTAMPNTZ BINARY".split())  # noqa: SIM905
+
+
+def written(tree: Expr, dialect: str, *, strict: bool = False) -> str:
+    """The SQL of a tree that was read in the same ``dialect``; the tree stays as it is.
+
+    strict: raises sqlglot's UnsupportedError for what the dialect has no words for.
+    """
+    from sqlglot import ErrorLevel
+
+    copy = tree.copy()
+    keep_types(copy, dialect)
+    level = ErrorLevel.RAISE if strict else ErrorLevel.WARN
+    return str(copy.sql(dialect=dialect, unsupported_level=level, copy=False))
+
+
+def keep_types(tree: Expr, dialect: str) -> None:
+    """Have sqlglot write the types of a tree's casts as they were read. Changes the tree, for writing only."""
+    from sqlglot import expressions as exp
+
+    if dialect != "sqlite":
+        return
+    for cast in tree.find_all(exp.Cast):
+        kind = cast.args["to"]
+        if isinstance(kind, exp.DataType) and getattr(kind.this, "name", "") in KEPT:
+            cast.set("to", exp.DataType(this=exp.DataType.Type.USERDEFINED, kind=kind.sql()))
+
+
+# ----------------------------------------------------------------------------------------- in lines
+# Only whitespace is changed, and none inside quotes. Not covered: a query that has lines or
+# comments of its own, which stays as it was written.
+
+SHORT, LONG = 60, 20_000  # characters: a shorter query stays on one line, a longer one is not read
+_OWN_LAYOUT = re.compile(r"\n|--|/\*")
+_WORD = re.compile(r"""'(?:[^']|'')*'?|"[^"]*"?|`[^`]*`?|\[[^\]]*\]|\w+|\s+|[^\w\s]""")
+_JOINS = ("LEFT", "RIGHT", "FULL", "INNER", "CROSS", "NATURAL", "OUTER")
+_SETS = ("UNION", "INTERSECT", "EXCEPT", "ALL")  # before the SELECT of a further query
+_CLAUSES = frozenset(
+    ("FROM", "WHERE", "GROUP", "HAVING", "ORDER", "LIMIT", "UNION", "INTERSECT", "EXCEPT", "JOIN", *_JOINS[:-1])
+)
+
+
+def in_lines(sql: str) -> str:
+    """The query with a line per clause, those of a subquery indented."""
+    query = sql.strip()
+    if not SHORT < len(query) <= LONG or _OWN_LAYOUT.search(query):
+        return sql
+    words = _WORD.findall(query)
+    holds_query = [True]  # of each open parenthesis
+    text, before = "", ""
+    for at, word in enumerate(words):
+        upper = word.upper()
+        if word == "(":
+            holds_query.append(_next(words, at) in ("SELECT", "WITH"))
+        elif word == ")" and len(holds_query) > 1:
+            holds_query.pop()
+        elif (
+            holds_query[-1]
+            and (upper in _CLAUSES or (upper == "SELECT" and before in _SETS))
+            and not _goes_on(upper, before, _next(words, at))
+        ):
+            text = f"{text.rstrip()}\n{'  ' * (sum(holds_query) - 1)}" if text else text
+        text += word if not word.isspace() else "" if text.endswith("\n") else " "
+        before = before if word.isspace() else upper
+    return text
+
+
+def _next(words: list[str], at: int) -> str:
+    return next((word.upper() for word in words[at + 1 : at + 3] if not word.isspace()), "")
+
+
+def _goes_on(word: str, before: str, after: str) -> bool:
+    """Does a word only look like the start of a clause? LEFT(...), LEFT JOIN's JOIN, a table named order."""
+    if (word in ("LEFT", "RIGHT") and after == "(") or (word in ("GROUP", "ORDER") and after != "BY"):
+        return True
+    if word == "JOIN" or word in _JOINS:
+        return before in _JOINS
+    return word == "FROM" and before == "DISTINCT"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from nl2sql.sql.words import words
+from nl2sql.sql.text import words
 from nl2sql.vizql.source import DataSource, source_from
 
 if TYPE_CHECKING:

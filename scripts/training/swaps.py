@@ -19,7 +19,7 @@ from nl2sql.databases.schema import Column, Schema, Table, quote_name
 from nl2sql.interfaces import Database, Question
 from nl2sql.runs.repair_bench import slips
 from nl2sql.sql.parse import SLIPS, parse_bounded
-from nl2sql.sql.words import words
+from nl2sql.sql.text import words
 
 LONGEST = 30  # characters of a value
 LONGEST_NUMBER = 8

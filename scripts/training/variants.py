@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from nl2sql.databases.schema import PLAIN_NAME, RESERVED, Column, ForeignKey, Schema, Table, quote_name
-from nl2sql.sql.words import words
+from nl2sql.sql.text import words
 from training.examples import Asked
 
 _LONG_FORMS = {

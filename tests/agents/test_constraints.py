@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nl2sql.agents.checks.constraints import extract_constraints, intent_constraints, validate_constraints
-from nl2sql.agents.checks.constraints.cues import read_cues
+from nl2sql.agents.checks.constraints.evidence import read_cues
 from nl2sql.databases.schema import Schema, introspect
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"

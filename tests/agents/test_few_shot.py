@@ -22,7 +22,7 @@ from nl2sql.models.scripted import ScriptedModel
 from nl2sql.runs.ablation import ablate, expand
 from nl2sql.runs.evaluate import evaluate, resume
 from nl2sql.sql.same import normalise_sql
-from nl2sql.sql.words import words
+from nl2sql.sql.text import words
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 TWINS = [

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from nl2sql.agents.context import linking
 from nl2sql.agents.context.linking import link_schema, rank_tables
 from nl2sql.databases.schema import Column, ForeignKey, Schema, Table
-from nl2sql.sql.words import stem, words
+from nl2sql.sql.text import stem, words
 
 CASES = Path(__file__).parents[1] / "fixtures" / "linking_cases.tsv"
 

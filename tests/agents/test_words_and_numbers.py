@@ -13,7 +13,7 @@ from nl2sql.agents.checks.guardrails import enumerated_fields
 from nl2sql.agents.context.linking import link_schema
 from nl2sql.agents.ranking import LEAST, logistic
 from nl2sql.databases.schema import Column, Schema, Table
-from nl2sql.sql.words import SCALES, WORDS, as_digits, is_plural, singular
+from nl2sql.sql.text import SCALES, WORDS, as_digits, is_plural, singular
 
 DIGITS = {
     "the top twenty-five of 1,000": "the top 25 of 1000",

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from nl2sql.benchmarks import load_benchmark, scorable
-from nl2sql.benchmarks.dialogues import draw_dialogues, has_dialogues, interactions, with_gold_histories
+from nl2sql.benchmarks.core import draw_dialogues, has_dialogues, interactions, with_gold_histories
 from nl2sql.cli import app
 from nl2sql.errors import BenchmarkError, UsageError
 from nl2sql.interfaces import Question, Turn, question_key

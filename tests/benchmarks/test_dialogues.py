@@ -22,7 +22,7 @@ from nl2sql.databases.schema import Schema
 from nl2sql.databases.sqlite.database import SqliteDatabase
 from nl2sql.databases.validation import validate_sql
 from nl2sql.interfaces import Question
-from nl2sql.sql.words import words
+from nl2sql.sql.text import words
 
 DATA = Path(__file__).resolve().parents[2] / "data"
 DIALOGUES = json.loads((DATA / "dialogues.json").read_text(encoding="utf-8"))

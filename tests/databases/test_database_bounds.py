@@ -16,11 +16,10 @@ from nl2sql.databases.data_files import as_sqlite
 from nl2sql.databases.engines import child, open_database
 from nl2sql.databases.engines.child import plain
 from nl2sql.databases.schema import MAX_VALUE_CHARS, Column, Schema, Table, quote_text, schema_to_text
-from nl2sql.databases.sqlite import disk, sandbox, vetting, worker
+from nl2sql.databases.sqlite import disk, sandbox, worker
 from nl2sql.databases.sqlite.database import QueryPool
-from nl2sql.databases.sqlite.disk import OwnFile, stored_bytes
+from nl2sql.databases.sqlite.disk import OwnFile, content_hash, stored_bytes
 from nl2sql.databases.sqlite.sandbox import Rejected, Sandbox
-from nl2sql.databases.sqlite.vetting import content_hash
 from nl2sql.databases.sqlite.worker import OpenDatabases, small_file
 from nl2sql.errors import DatabaseError, UsageError
 
@@ -56,8 +55,8 @@ def test_a_worker_may_take_so_much_memory_and_grow_no_file(shop: Path) -> None:
 
 def test_a_file_is_described_and_read_within_the_bounds_of_the_page() -> None:
     assert stated("sandbox", "(1 GiB, 10,000 tables and views, 20 M characters of SQL)", "One deadline, 4 s, holds")
-    assert (vetting.HEAP_BYTES, vetting.MAX_TABLES, vetting.MAX_SCHEMA_CHARS) == (GB, 10_000, 20_000_000)
-    assert vetting.rows_deadline(0) == 4.0 and vetting.rows_deadline(10 * MB) == 6.0
+    assert (disk.HEAP_BYTES, disk.MAX_TABLES, disk.MAX_SCHEMA_CHARS) == (GB, 10_000, 20_000_000)
+    assert disk.rows_deadline(0) == 4.0 and disk.rows_deadline(10 * MB) == 6.0
 
 
 def test_the_process_of_an_engine_may_hold_and_write_so_much(tmp_path: Path) -> None:

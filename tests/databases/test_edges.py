@@ -47,7 +47,7 @@ def test_a_worker_remembers_what_was_asked_of_a_thousand_files(shop: Path) -> No
 
 
 def test_processes_are_kept_for_the_next_unless_they_failed() -> None:
-    children = Children("nl2sql.databases.sqlite.vetting")
+    children = Children("nl2sql.databases.sqlite.disk")
     with children.lent() as first, children.lent() as second:
         assert first is not second and first.process.pid != second.process.pid
     assert children.idle == [second, first]

@@ -280,7 +280,7 @@ def test_a_forked_child_gets_processes_of_its_own(tmp_path: Path) -> None:
 import os, sys
 from nl2sql.databases.engines import open_database
 from nl2sql.databases.sqlite.process import READY
-from nl2sql.databases.sqlite.vetting import _readers
+from nl2sql.databases.sqlite.disk import _readers
 (folder,) = sys.argv[1:]
 open(folder + "/t.csv", "w").write("n\\n1\\n")
 import duckdb

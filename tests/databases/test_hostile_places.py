@@ -19,7 +19,7 @@ import database_doors
 import hostile_places
 import pytest
 
-from nl2sql.databases.sqlite import process, vetting
+from nl2sql.databases.sqlite import disk, process
 from nl2sql.databases.sqlite.database import QueryPool, SqliteDatabase
 from nl2sql.databases.sqlite.files import WalCopies, fingerprint_sqlite
 from nl2sql.errors import DatabaseError, UsageError
@@ -107,7 +107,7 @@ def test_copying_ends_at_its_deadline(zoo: hostile_places.Zoo, monkeypatch: pyte
 def test_a_deadline_rests_on_what_is_stored_and_not_on_the_length(
     zoo: hostile_places.Zoo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vetting, "OPEN_S", 1.0)
+    monkeypatch.setattr(disk, "OPEN_S", 1.0)
     path = zoo.folder / "long tree.sqlite"
     path.write_bytes(zoo.kinds["a tree whose pages are met again and again"][0].read_bytes())
     os.truncate(path, hostile_places.TERABYTE)
@@ -123,7 +123,7 @@ def test_a_constraint_that_takes_for_ever_does_not_hang_who_makes_replicas(
 ) -> None:
     path = zoo.kinds[kind][0]
     assert len(fingerprint_sqlite(path)) == 64
-    monkeypatch.setattr(vetting, "OPEN_S", 1.0)
+    monkeypatch.setattr(disk, "OPEN_S", 1.0)
     with pytest.raises(DatabaseError, match=r"no replica of .* could be built: it took more than 1 s"):
         perturbed_replicas(path, 1)
     assert perturbed_replicas(zoo.good, 1)  # the process that hung was replaced
@@ -157,7 +157,7 @@ def test_a_name_that_does_not_print_is_shown_quoted(zoo: hostile_places.Zoo, poo
 def test_a_process_that_others_keep_from_working_is_waited_for(
     zoo: hostile_places.Zoo,
 ) -> None:
-    child = process.FramedChild("nl2sql.databases.sqlite.vetting")
+    child = process.FramedChild("nl2sql.databases.sqlite.disk")
     busy = [sys.executable, "-c", "print(flush=True)\nwhile True: pass"]
     crowd = [subprocess.Popen(busy, stdout=subprocess.PIPE) for _ in range(5)]
     try:
@@ -186,7 +186,7 @@ def test_a_process_that_others_keep_from_working_is_waited_for(
 
 
 def test_a_process_that_sleeps_is_not_waited_for() -> None:
-    sleeper = process.FramedChild("nl2sql.databases.sqlite.vetting")
+    sleeper = process.FramedChild("nl2sql.databases.sqlite.disk")
     try:
         sleeper.ask(process.READY, 60)
         started = time.monotonic()

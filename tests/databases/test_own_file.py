@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nl2sql.databases.sqlite import disk, files, vetting
+from nl2sql.databases.sqlite import disk, files
 from nl2sql.databases.sqlite.batch import PairsResult, _result
 from nl2sql.databases.sqlite.disk import OwnFile, write_ahead
 from nl2sql.databases.sqlite.files import WalCopies, check_is_file, fingerprint_sqlite, reason, shown_path, unusable
@@ -189,24 +189,24 @@ def test_what_goes_wrong_while_a_file_is_read_stays_what_it_is(raised: Exception
     with pytest.raises(sqlite3.Error, match=told) as error, files.read_only(file) as connection:
         assert connection.execute("SELECT count(*) FROM t").fetchone() == (2,)
         raise raised
-    assert isinstance(error.value, vetting.Unreadable) == (str(raised) == "interrupted")
+    assert isinstance(error.value, disk.Unreadable) == (str(raised) == "interrupted")
 
 
 def test_reading_is_bounded_by_what_a_file_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert [vetting.rows_deadline(size) for size in (0, 5 * 2**20, 50 * 2**20)] == [4.0, 5.0, 14.0]
+    assert [disk.rows_deadline(size) for size in (0, 5 * 2**20, 50 * 2**20)] == [4.0, 5.0, 14.0]
     with closing(sqlite3.connect(":memory:")) as connection:
         connection.executescript("CREATE TABLE a (x); CREATE VIEW v AS SELECT 1; CREATE INDEX i ON a (x)")
-        vetting.bound(connection)
+        disk.bound(connection)
         assert connection.getlimit(sqlite3.SQLITE_LIMIT_LENGTH) == 64 * 2**20
-        monkeypatch.setattr(vetting, "MAX_TABLES", 1)
-        with pytest.raises(vetting.Unreadable, match="it has 2 tables and views; at most 1 are read"):
-            vetting.bound(connection)
-        monkeypatch.setattr(vetting, "MAX_TABLES", 2)
-        monkeypatch.setattr(vetting, "MAX_SCHEMA_CHARS", 66)
-        vetting.bound(connection)
-        monkeypatch.setattr(vetting, "MAX_SCHEMA_CHARS", 65)
-        with pytest.raises(vetting.Unreadable, match="its schema has 66 characters; at most 65 are read"):
-            vetting.bound(connection)
+        monkeypatch.setattr(disk, "MAX_TABLES", 1)
+        with pytest.raises(disk.Unreadable, match="it has 2 tables and views; at most 1 are read"):
+            disk.bound(connection)
+        monkeypatch.setattr(disk, "MAX_TABLES", 2)
+        monkeypatch.setattr(disk, "MAX_SCHEMA_CHARS", 66)
+        disk.bound(connection)
+        monkeypatch.setattr(disk, "MAX_SCHEMA_CHARS", 65)
+        with pytest.raises(disk.Unreadable, match="its schema has 66 characters; at most 65 are read"):
+            disk.bound(connection)
 
 
 def test_a_verdict_that_never_came_is_none() -> None:

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from nl2sql.databases.sqlite import vetting
+from nl2sql.databases.sqlite import disk
 from nl2sql.databases.sqlite.database import SqliteDatabase
 from nl2sql.databases.sqlite.files import fingerprint_sqlite
 from nl2sql.errors import DatabaseError
@@ -56,7 +56,7 @@ def refused(read, path) -> str:
 
 @pytest.mark.parametrize("name", READERS)
 def test_a_schema_that_takes_for_ever_is_given_up(name, made, monkeypatch):
-    monkeypatch.setattr(vetting, "OPEN_S", 1.0)
+    monkeypatch.setattr(disk, "OPEN_S", 1.0)
     path = made(PEOPLE + DOUBLING)
     started = time.monotonic()
     seconds = {"schema": "0.5"}.get(name, "1")  # a schema is read twice, here and by whoever opens the file
@@ -81,7 +81,7 @@ def test_a_value_that_is_too_large_is_refused(name, made):
 @pytest.mark.parametrize("name", ["fingerprint", "perturbed replicas", "suite"])
 def test_rows_without_end_are_given_up(name, made, monkeypatch):
     """A full-text table that takes its rows from an endless view."""
-    monkeypatch.setattr(vetting, "OPEN_S", 1.0)
+    monkeypatch.setattr(disk, "OPEN_S", 1.0)
     path = made(
         PEOPLE + f"CREATE VIEW v AS {ENDLESS} SELECT i AS rowid, i AS body FROM n;"
         "CREATE VIRTUAL TABLE f USING fts5(body, content='v');"
@@ -112,7 +112,7 @@ def test_reading_in_this_process_is_interrupted_too(made, monkeypatch):
     from nl2sql.databases.sqlite.files import read_only
 
     path = made(PEOPLE)
-    monkeypatch.setattr(vetting, "OPEN_S", 0.3)
+    monkeypatch.setattr(disk, "OPEN_S", 0.3)
     with pytest.raises(sqlite3.DatabaseError, match="more than 0 s"), read_only(path) as connection:
         connection.execute(f"{ENDLESS} SELECT count(*) FROM n").fetchall()
 
@@ -120,7 +120,7 @@ def test_reading_in_this_process_is_interrupted_too(made, monkeypatch):
 def test_a_reader_that_is_killed_is_replaced(made):
     path = made(PEOPLE)
     assert SqliteDatabase(path).schema().tables
-    for reader in vetting._readers.idle:
+    for reader in disk._readers.idle:
         os.kill(reader.process.pid, signal.SIGKILL)
         reader.process.wait()
     for _ in range(20):

@@ -10,7 +10,7 @@ from nl2sql.databases.schema import Column, ForeignKey, Schema, Table
 from nl2sql.repair.analyzer import schema_advice
 from nl2sql.repair.registry import packaged
 from nl2sql.repair.schema_names import SURE, SchemaNames, from_items, similar_names
-from nl2sql.sql.words import statement_words
+from nl2sql.sql.text import statement_words
 
 NO_MISSPELLING = [  # an absent concept, and a name whose letters hold it or are near it
     ("city", "capacity"),

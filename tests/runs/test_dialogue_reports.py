@@ -162,7 +162,7 @@ def test_a_run_of_other_questions_says_nothing_of_histories(tmp_path: Path) -> N
 def test_an_ablation_states_later_turns_and_the_share_of_the_room(tmp_path: Path) -> None:
     """Only a question that says what the dialogue's own text says is answered rightly."""
     from nl2sql.benchmarks import load_benchmark
-    from nl2sql.benchmarks.dialogues import draw_dialogues
+    from nl2sql.benchmarks.core import draw_dialogues
     from nl2sql.runs.ablation import ablate, ablation_text, expand
 
     turns = draw_dialogues(load_benchmark("packaged-dialogues", split="dev").questions, 6)

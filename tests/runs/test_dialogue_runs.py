@@ -12,8 +12,7 @@ import pytest
 
 from nl2sql.agents.controllers import get_controller
 from nl2sql.agents.record import Episode
-from nl2sql.benchmarks.core import FolderBenchmark
-from nl2sql.benchmarks.dialogues import with_gold_histories
+from nl2sql.benchmarks.core import FolderBenchmark, with_gold_histories
 from nl2sql.config import Config, build_config
 from nl2sql.errors import Cancelled, UsageError
 from nl2sql.interfaces import Question, Resources, Usage

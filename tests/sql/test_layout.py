@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nl2sql.benchmarks import load_benchmark
-from nl2sql.sql.writing import in_lines
+from nl2sql.sql.text import in_lines
 
 LONG_SQL = (
     "SELECT d.name, LEFT(d.code, 2) FROM departments AS d LEFT JOIN staff AS s ON s.d = d.id "

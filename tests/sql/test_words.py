@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nl2sql.sql.words import letter_words, statement_words, words
+from nl2sql.sql.text import letter_words, statement_words, words
 
 NAMES = [
     ("num_floors2", "num floors 2"),

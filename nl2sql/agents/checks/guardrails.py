@@ -21,10 +21,9 @@ from sqlglot import exp
 from sqlglot.tokens import Token, TokenType
 
 from nl2sql.agents.checks.candidate import clean_candidate_with_reason
-from nl2sql.agents.checks.constraints.cues import read_cues
+from nl2sql.agents.checks.constraints.evidence import read_cues
 from nl2sql.databases.schema import Schema
-from nl2sql.sql.text import KEYWORDS, Tree, edited, parse, span, tokens, top_level
-from nl2sql.sql.words import singular, words
+from nl2sql.sql.text import KEYWORDS, Tree, edited, parse, singular, span, tokens, top_level, words
 
 CUTTABLE = ("postprocess", "projection_contract", "table_casing")
 

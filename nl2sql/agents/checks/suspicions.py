@@ -32,8 +32,7 @@ from nl2sql.databases.sqlite.files import sqlite_file
 from nl2sql.errors import Nl2SqlError
 from nl2sql.interfaces import Database, RunResult
 from nl2sql.sql.parse import parse_bounded
-from nl2sql.sql.text import Tree
-from nl2sql.sql.words import SCALES, words
+from nl2sql.sql.text import SCALES, Tree, words
 
 # ----------------------------------------------------------------------------- what the checks read
 

@@ -29,7 +29,7 @@ from nl2sql.interfaces import Benchmark, Database, Question, content_key
 from nl2sql.machine import file_version, from_json
 from nl2sql.repair.store import HashedNgrams, Vectors
 from nl2sql.sql.same import normalise_sql
-from nl2sql.sql.words import stem, words
+from nl2sql.sql.text import stem, words
 
 EMBEDDER = HashedNgrams(512)
 MASK = "<table>"

@@ -29,7 +29,7 @@ from nl2sql.databases.schema import Schema, quote_always, quote_name, quote_text
 from nl2sql.errors import DatabaseError, one_line
 from nl2sql.interfaces import Database, RunResult
 from nl2sql.machine import cache_dir
-from nl2sql.sql.words import stem, words
+from nl2sql.sql.text import stem, words
 
 LONGEST = 60  # characters of a value
 MOST_VALUES = 5_000  # distinct values of a column

@@ -31,7 +31,7 @@ from nl2sql.databases.schema import Schema
 from nl2sql.errors import UsageError, one_line
 from nl2sql.interfaces import content_key
 from nl2sql.machine import file_version, from_yaml
-from nl2sql.sql.words import stem, words
+from nl2sql.sql.text import stem, words
 
 ENDINGS = (".md", ".markdown", ".yaml", ".yml")
 LARGEST = 4_000_000  # bytes of a file

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from nl2sql.databases.schema import Schema, Table, focus
-from nl2sql.sql.words import stem, words
+from nl2sql.sql.text import stem, words
 
 NAME_WEIGHT = 3.0  # a word of the question in a table's name counts this many times one in a column's name
 COMPLETE_NAME = 1.5  # bonus for a table whose whole name is in the question

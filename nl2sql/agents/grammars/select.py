@@ -21,7 +21,7 @@ from typing import Any
 from nl2sql.agents.context.linking import joinable_tables
 from nl2sql.databases.schema import PLAIN_NAME, RESERVED, Schema, Table
 from nl2sql.interfaces import Grammar
-from nl2sql.sql.words import words
+from nl2sql.sql.text import words
 
 # ------------------------------------------------------------------------------------------------ one turn
 

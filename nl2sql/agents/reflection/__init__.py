@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypedDict, cast
 
 from nl2sql.agents import prompts, repairing
 from nl2sql.agents.agent_tools import dispatch
-from nl2sql.agents.failures import as_node, check_langgraph
 from nl2sql.agents.opening import open_task
 from nl2sql.agents.react import after_candidate
-from nl2sql.agents.record import Episode, failed
+from nl2sql.agents.record import Episode, as_node, check_langgraph, failed
 from nl2sql.agents.reflection.judge import judge_attempt, quality_parts, quality_score
 from nl2sql.agents.task import State, Task
 from nl2sql.config import Config

@@ -21,9 +21,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from nl2sql.agents import prompts
-from nl2sql.agents.failures import EpisodeFailed
 from nl2sql.agents.opening import open_task
-from nl2sql.agents.record import Episode
+from nl2sql.agents.record import Episode, EpisodeFailed
 from nl2sql.agents.vizql.state import (
     Context,
     VizqlState,

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from nl2sql.databases.schema import Descriptions, Schema, described, first_rows, introspect
+from nl2sql.databases.sqlite.disk import OPEN_S
 from nl2sql.databases.sqlite.files import (
     WalCopies,
     check_is_file,
@@ -36,7 +37,6 @@ from nl2sql.databases.sqlite.process import (
     forgets_after_fork,
     run_result,
 )
-from nl2sql.databases.sqlite.vetting import OPEN_S
 from nl2sql.errors import DatabaseError, UsageError
 from nl2sql.interfaces import RunResult, content_key
 

@@ -21,13 +21,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nl2sql.databases.sqlite.disk import (
+    BUSY_S,
+    Unreadable,
+    bound,
+    content_digest,
     copy_stored,
     read_head,
     resolved,
+    rows_deadline,
     sidecar,
     stored_bytes,
+    vet,
 )
-from nl2sql.databases.sqlite.vetting import BUSY_S, Unreadable, bound, content_digest, rows_deadline, vet
 from nl2sql.errors import DatabaseError, UsageError
 from nl2sql.machine import cache_dir
 

@@ -17,10 +17,9 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from nl2sql.databases.sqlite.disk import stored_bytes
+from nl2sql.databases.sqlite.disk import rows_deadline, stored_bytes
 from nl2sql.databases.sqlite.files import fingerprint_sqlite, shown_path, unusable
 from nl2sql.databases.sqlite.process import PATIENCE, Children, FramedChild
-from nl2sql.databases.sqlite.vetting import rows_deadline
 from nl2sql.errors import DatabaseError, UsageError, one_line
 from nl2sql.machine import cache_dir
 

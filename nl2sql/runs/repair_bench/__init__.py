@@ -26,8 +26,8 @@ from tqdm.auto import tqdm
 from nl2sql.agents import prompts, repairing
 from nl2sql.agents.agent_tools import repair_sql
 from nl2sql.agents.controllers import episode_model
-from nl2sql.agents.failures import EpisodeFailed
 from nl2sql.agents.opening import link, open_task
+from nl2sql.agents.record import EpisodeFailed
 from nl2sql.agents.task import State, guard
 from nl2sql.config import Config, RepairConfig
 from nl2sql.errors import Cancelled, UsageError

@@ -25,7 +25,7 @@ from nl2sql.runs.plan import Trust, benchmark_of
 from nl2sql.runs.rescore import questions_of, stores_of
 from nl2sql.runs.run import Collected, Run, notes_of, right_of
 from nl2sql.sql.features import features
-from nl2sql.sql.writing import in_lines
+from nl2sql.sql.text import in_lines
 
 CHUNK = 24  # episodes: opening one takes milliseconds, and its neighbours share the schema's words
 SHORT = 300  # characters of a value, a reason, a question in the list

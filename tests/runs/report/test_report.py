@@ -24,7 +24,7 @@ from nl2sql.runs.plan import RunSpec
 from nl2sql.runs.report import episodes as packing
 from nl2sql.runs.report import settings, title
 from nl2sql.runs.run import Run, collect
-from nl2sql.sql.writing import in_lines
+from nl2sql.sql.text import in_lines
 
 NO_TS = build_config({"eval": {"replicas": 0}})
 GATES = [f"Action: {tool}[{{}}]" for tool in ("validate_sql", "validate_constraints", "run_sql", "finish")]

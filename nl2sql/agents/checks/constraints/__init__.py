@@ -16,11 +16,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from nl2sql.agents.checks.constraints import evidence
-from nl2sql.agents.checks.constraints.cues import Cues, lexicon, read_cues
-from nl2sql.agents.checks.constraints.cues import extract_constraints as extract_constraints
+from nl2sql.agents.checks.constraints.evidence import Cues, lexicon, read_cues
+from nl2sql.agents.checks.constraints.evidence import extract_constraints as extract_constraints
 from nl2sql.agents.checks.constraints.shape import QueryShape, name_words, read_shape
 from nl2sql.databases.schema import Schema
-from nl2sql.sql.words import is_plural, letter_words, singular
+from nl2sql.sql.text import is_plural, letter_words, singular
 
 # ------------------------------------------------------------------------------ the constraint gate
 

@@ -17,8 +17,7 @@ from sqlglot import exp
 
 from nl2sql.databases.schema import Column, Schema, Table
 from nl2sql.sql.parse import remember_short
-from nl2sql.sql.text import parse
-from nl2sql.sql.words import is_plural, letter_words, singular
+from nl2sql.sql.text import is_plural, letter_words, parse, singular
 
 _IDENTITY = frozenset({"id", "name", "title", "code", "key", "label", "ssn", "email"})
 _RANKING = (exp.Rank, exp.DenseRank, exp.Ntile, exp.RowNumber, exp.PercentRank, exp.CumeDist, exp.Lag, exp.Lead,
