@@ -18,12 +18,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from nl2sql.config.sections import ExecutionConfig
 from nl2sql.errors import DatabaseError, ModelError, Nl2SqlError, UsageError
 from nl2sql.interfaces import Completion, Database, Message, Question, Row, RunResult, Usage
 from nl2sql.machine import install_command, masked
+
+if TYPE_CHECKING:
+    from nl2sql.config.sections import ExecutionConfig
 
 TRACE_FORMAT = 1
 MOST_LINES, WIDTH = 40, 10  # of a record as text, and of its head

@@ -326,7 +326,7 @@ def test_a_turn_whose_episode_broke_off_is_resolved_anew_for_the_control() -> No
         {"id": turns[1].id, "flags": {"session": session}, "calls": [call, {"kind": "act", "usage": {}}]},
     ]
     first, second = as_resolved(turns, traces)
-    assert first is turns[0] and RESOLVED not in turns[1].meta
+    assert first == turns[0] and RESOLVED not in turns[1].meta
     assert second.meta[RESOLVED] == {"session": session, "usage": Usage(prompt_tokens=3, model_calls=1)}
 
 
