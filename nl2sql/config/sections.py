@@ -210,7 +210,7 @@ class SuspicionsConfig(_Frozen):
     unused_value: bool = True  # the question names a value that the query does not hold
     unused_column: bool = True  # the question names a column that the query does not use
     repeated_column: bool = True  # the answer has a column twice
-    low_confidence: float = Field(0.7, ge=0, le=1)  # the answer is held for less likely right than this; 0: off
+    low_confidence: float = Field(0.8, ge=0, le=1)  # the answer is held for less likely right than this; 0: off
 
 
 class SessionConfig(_Frozen):
