@@ -238,6 +238,8 @@ def own_tools(resources: Resources) -> list[tuple[str, str, str]]:
 
 
 # ------------------------------------------------------------------------------ a user who is asked
+# The user is scripted and answers with the benchmark's own record, SQL included, which is more than
+# BIRD-Interact's user, a model, may say. Not covered: that model, bird-coins, a second question.
 
 KEY = "user"  # of a question's meta
 ASKED = "asked_user"  # the episode's flag: how many questions it put to the user
@@ -247,7 +249,13 @@ MOST_CHARS = 400  # of a question or an answer: BIRD-Interact's bound
 
 def before_user(question: Question, resources: Resources, config: Config) -> tuple[Question, Resources]:
     """The question as a simulated user asks it, and the resources with ``ask_user``; else both as
-    they are."""
+    they are.
+
+    With ``user.simulated`` a question that has an ambiguous form (``meta["user"]``: ``question``,
+    ``evidence``, ``says``, pairs of a term and what it means, and ``points``, how many of these
+    have to be cleared up) is asked in that form. An answer goes below the question, so that every
+    prompt after it shows it. A controller without tools answers the ambiguous question as it is.
+    """
     told = question.meta.get(KEY)
     if not (told and config.user.simulated):
         return question, resources
@@ -280,6 +288,12 @@ def meaning(question: str, says: Sequence[Sequence[str]]) -> str:
     """What the term means of which ``question`` has most words, at least half; or CANNOT_SAY.
 
     says: pairs of a term and what it means. Of equal shares the longer term counts.
+
+    >>> told = [["big spender", "a customer whose orders come to more than 100"]]
+    >>> meaning("What do you mean by big spenders?", told)
+    "By 'big spender' I mean: a customer whose orders come to more than 100"
+    >>> meaning("Which city?", told)
+    'I cannot say.'
     """
     asked = {stem(word) for word in words(question)}
     best, answer = (0.5, 0), CANNOT_SAY

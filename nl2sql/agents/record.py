@@ -264,7 +264,11 @@ def _lines(event: Mapping[str, Any], head: str, text: str) -> str:
 
 
 class EpisodeFailed(Exception):
-    """An episode cannot go on. ``where`` is the boundary at which it failed: model, tool, database, controller."""
+    """An episode cannot go on. ``where`` is the boundary at which it failed: model, tool, database, controller.
+
+    >>> print(EpisodeFailed("model", "no answer"))
+    model: no answer
+    """
 
     def __init__(self, where: str, what: str) -> None:
         super().__init__(f"{where}: {what}")

@@ -223,7 +223,16 @@ class Correction:
 
 
 def read_corrections(path: str | Path) -> dict[str, Correction]:
-    """Question id -> its correction. Raises UsageError for a file that is missing, broken, or says something else."""
+    """Question id -> its correction, of a YAML or JSON file.
+
+        dev-17: {gold: "SELECT name FROM t ORDER BY size DESC NULLS LAST LIMIT 1"}    # or a list of accepted ones
+        dev-18: {question: "How many orders were shipped in 2024?", evidence: "shipped means status = 'S'"}
+        dev-19: {unfit: "no column holds the answer"}                                 # left out of scores
+        dev-20: {found: "returns no rows", gold: "SELECT ..."}                        # found: why, for the reader
+
+    The benchmark's own files stay as published. Raises UsageError for a file that is missing,
+    broken, or says something else.
+    """
     import yaml
 
     path = Path(path)

@@ -230,6 +230,12 @@ def is_interactions(records: Sequence[Mapping[str, Any]]) -> bool:
 def turn_records(records: Iterable[Mapping[str, Any]], prefix: str) -> list[dict[str, Any]]:
     """A record per turn of official interactions, with ``id``, ``interaction_id`` and ``turn`` made from ``prefix``.
 
+    >>> shown = {"utterance": "List the ships.", "query": "SELECT name FROM ship"}, {"utterance": "How many?"}
+    >>> [(row["id"], row["turn"]) for row in turn_records([{"interaction": [*shown]}], "sparc-dev")]
+    [('sparc-dev-0.1', 1), ('sparc-dev-0.2', 2)]
+
+    Not covered: an interaction's ``final`` question, which says the goal of all of its turns; the
+    answers that CoSQL's system gave in words, where they are no part of the utterance.
     Raises BenchmarkError for a record that holds no list of turns.
     """
     turns: list[dict[str, Any]] = []

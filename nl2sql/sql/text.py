@@ -1,4 +1,4 @@
-"""One SQL statement as tokens and as a tree: the small ground that guardrails and validation stand on.
+"""SQL text as tokens and as a tree, the words of names and sentences, and a tree written as SQL again.
 
 >>> edited("SELECT nme FROM customers", [(7, 10, "name")])
 'SELECT name FROM customers'
@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import sqlglot
 from sqlglot import exp
@@ -22,9 +22,6 @@ from sqlglot.errors import SqlglotError
 from sqlglot.tokens import Token, TokenType
 
 from nl2sql.sql.parse import MAX_CHARS, past_limits, refuse_unparsable
-
-if TYPE_CHECKING:
-    from sqlglot.expressions import Expr
 
 DIALECT = "sqlite"
 
@@ -130,7 +127,11 @@ _JOINT = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|(?<=\D)(?=\d)
 
 
 def words(text: str) -> list[str]:
-    """Lower-case words of an identifier or sentence; snake_case and camelCase are taken apart."""
+    """Lower-case words of an identifier or sentence; snake_case and camelCase are taken apart.
+
+    >>> words("customer_name"), statement_words("SELECT 'a b' FROM t", "sqlite")
+    (['customer', 'name'], ['SELECT', 'FROM', 't'])
+    """
     return [word.lower() for piece in _PIECE.findall(text) for word in _JOINT.split(piece)]
 
 
@@ -201,33 +202,40 @@ _TEN = re.compile(rf"\b(?:(twenty){_UNIT}|({'|'.join(TENS[1:])}){_UNIT}?)\b", re
 
 
 def as_digits(text: str) -> str:
-    """The text with ``1,000``, and words for 21 to 99, as plain digits; words up to twenty stay as they are."""
+    """The text with ``1,000``, and words for 21 to 99, as plain digits; words up to twenty stay as they are.
+
+    >>> as_digits("the top twenty-five of 1,000")
+    'the top 25 of 1000'
+    """
     text = _GROUPED.sub(lambda found: found.group().replace(",", ""), text)
     return _TEN.sub(lambda found: str(sum(WORDS[word.lower()] for word in found.groups() if word)), text)
 
 
 # ------------------------------------------------------------------------------------------ writing
+# For SQLite sqlglot writes DECIMAL as REAL, BOOLEAN as INTEGER, and ``CAST(d AS DATE)`` as ``DATE(d)``.
+# SQLite takes all three types for NUMERIC: 5 / 2 would become 2.5 instead of 2, and 2024 '2024-05-01'.
+# Another dialect's SQL is best translated by sqlglot's own rules. Not covered: types that sqlglot reads
+# as one (STRING as TEXT, BYTE as TINYINT).
 
 KEPT = frozenset("DECIMAL BOOLEAN DATE DATETIME TIME TIMESTAMP TIMESTAMPNTZ BINARY".split())  # noqa: SIM905
 
 
-def written(tree: Expr, dialect: str, *, strict: bool = False) -> str:
+def written(tree: Tree, dialect: str, *, strict: bool = False) -> str:
     """The SQL of a tree that was read in the same ``dialect``; the tree stays as it is.
 
     strict: raises sqlglot's UnsupportedError for what the dialect has no words for.
-    """
-    from sqlglot import ErrorLevel
 
+    >>> written(sqlglot.parse_one("SELECT CAST(price AS DECIMAL) / 2 FROM t", read="sqlite"), "sqlite")
+    'SELECT CAST(price AS DECIMAL) / 2 FROM t'
+    """
     copy = tree.copy()
     keep_types(copy, dialect)
-    level = ErrorLevel.RAISE if strict else ErrorLevel.WARN
+    level = sqlglot.ErrorLevel.RAISE if strict else sqlglot.ErrorLevel.WARN
     return str(copy.sql(dialect=dialect, unsupported_level=level, copy=False))
 
 
-def keep_types(tree: Expr, dialect: str) -> None:
+def keep_types(tree: Tree, dialect: str) -> None:
     """Have sqlglot write the types of a tree's casts as they were read. Changes the tree, for writing only."""
-    from sqlglot import expressions as exp
-
     if dialect != "sqlite":
         return
     for cast in tree.find_all(exp.Cast):
@@ -251,7 +259,16 @@ _CLAUSES = frozenset(
 
 
 def in_lines(sql: str) -> str:
-    """The query with a line per clause, those of a subquery indented."""
+    """The query with a line per clause, those of a subquery indented.
+
+    >>> print(in_lines("SELECT name FROM staff WHERE team = (SELECT id FROM teams WHERE city = 'Oslo') ORDER BY name"))
+    SELECT name
+    FROM staff
+    WHERE team = (SELECT id
+      FROM teams
+      WHERE city = 'Oslo')
+    ORDER BY name
+    """
     query = sql.strip()
     if not SHORT < len(query) <= LONG or _OWN_LAYOUT.search(query):
         return sql

@@ -258,6 +258,10 @@ def _written(connection: sqlite3.Connection) -> set[tuple[str, str, str]]:
 
 
 # ------------------------------------------------------------ what a stranger's file is asked first
+# A file can be made such that merely describing it takes hours or gigabytes: views that double,
+# generated columns that explode, a full-text table over an endless view. SQLite 3.40 cannot be
+# interrupted while it resolves names, so that a deadline within the process would not hold; here
+# another process reads it first, and is killed. This module runs as that child, too (``main``).
 
 OPEN_S = 4.0  # for whatever opens a file: to copy, describe or read it, and another second for every ...
 BYTES_PER_S = 5 * 2**20  # ... so many bytes that lie on the disk, where rows are read or copied

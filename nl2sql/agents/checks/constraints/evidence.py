@@ -269,6 +269,8 @@ def _determines(
 
 
 # --------------------------------------------------------------------------------------------- cues
+# They say only which words are there; what a query must then look like is decided above, with the
+# alternatives that make a literal reading of cues wrong. Other languages than English yield none.
 
 COUNTED = (*UNITS, TENS[0])  # the number words of ``<n>``; larger ones become digits
 _TOKEN = re.compile(r"[^\W\d_]+|\d+(?:\.\d+)?|[,;:?!]|\.(?=\s|$)")
@@ -364,7 +366,11 @@ class Cues:
 
 @lru_cache(maxsize=256)
 def read_cues(nlq: str) -> Cues:
-    """The cues of a question. Gaps in phrases are bounded, so time is linear in its length."""
+    """The cues of a question. Gaps in phrases are bounded, so time is linear in its length.
+
+    >>> read_cues("How many cities are there?").words("count")
+    ['how many']
+    """
     lex = lexicon()
     text = normalise(nlq)
     masked = _hide(text, lex.masks)
@@ -391,6 +397,9 @@ def extract_constraints(nlq: str) -> dict[str, Any]:
         ``agg`` (COUNT, AVG, SUM, MAX, MIN or None; the first one named), ``needs_group_by``,
         ``needs_order_by``, ``limit`` (int or None; 1 for a superlative), ``distinct``.
         Not covered: several aggregates in one question, and languages other than English.
+
+    >>> extract_constraints("Which city has the most customers?")
+    {'agg': None, 'needs_group_by': False, 'needs_order_by': True, 'limit': 1, 'distinct': False}
     """
     cues = read_cues(nlq)
     named = [cue for cue in _AGGREGATES if cue in cues]
