@@ -236,11 +236,12 @@ def environment() -> dict[str, Any]:
     with suppress(OSError, subprocess.SubprocessError):
         commit = subprocess.run(git, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
     started = Path(sys.argv[0]).name
+    in_kernel = started.endswith("kernel_launcher.py")  # its path and file say nothing that can be typed again
     program = "nl2sql" if started in ("nl2sql", "__main__.py") else sys.argv[0]
     return {
         "nl2sql": __version__,
         "commit": commit,
-        "command": "a notebook" if "kernel" in started else masked(shlex.join([program, *sys.argv[1:]])),
+        "command": "a notebook" if in_kernel else masked(shlex.join([program, *sys.argv[1:]])),
         "packages": {dist.name: dist.version for name in PACKAGES for dist in Distribution.discover(name=name)},
         "python": sys.version.split()[0],
         "platform": platform.platform(),
