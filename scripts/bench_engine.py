@@ -86,7 +86,7 @@ def main() -> None:
     del plain
     gc.collect()
     ours = variants.load(folder, args.dtype)
-    for name, options in (("", {}), (", no drafts", {"drafts": False}), (", one worker", {"one": True})):
+    for name, options in (("", {}), (", no drafts", {"prompt_lookup": False}), (", one worker", {"one": True})):
         found = variants.engine(ours, react.episodes, args.batch_size, CACHE_BYTES, **options)
         add(f"(c) engine{name}", found, react, len(react.episodes))
     for name, recording in recordings.items():

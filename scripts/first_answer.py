@@ -37,7 +37,7 @@ from tqdm.auto import tqdm
 
 from nl2sql.agents.controllers import NamedController, answer, get_controller
 from nl2sql.agents.record import json_text
-from nl2sql.agents.resources import members
+from nl2sql.agents.resources import part_fingerprints
 from nl2sql.benchmarks import draw_sample
 from nl2sql.benchmarks.check import check_questions
 from nl2sql.benchmarks.core import FolderBenchmark
@@ -150,10 +150,10 @@ def answered(
     """One controller's answers. What is owed is asked in turn, and written down at once."""
     keys = {asking.id: key_of(named, config, model, benchmark, asking) for asking in questions}
     known = {row["key"]: row for row in iter_jsonl(file)}
-    owed = [question for question in questions if keys[question.id] not in known]
-    if owed:  # the first one twice: its first time warms the model, and does not count
-        answer(owed[0], benchmark.database(owed[0].db_id), model, named, config)
-    for question in tqdm(owed, desc=named.name, unit="question", disable=None):
+    pending = [question for question in questions if keys[question.id] not in known]
+    if pending:  # the first one twice: its first time warms the model, and does not count
+        answer(pending[0], benchmark.database(pending[0].db_id), model, named, config)
+    for question in tqdm(pending, desc=named.name, unit="question", disable=None):
         began = time.perf_counter()
         episode = answer(question, benchmark.database(question.db_id), model, named, config)
         seconds = round(time.perf_counter() - began, 4)
@@ -182,11 +182,11 @@ def key_of(
     question: Question,
 ) -> str:
     """What decides an answer: controller, config, code, model, question and database."""
-    prints = {
+    fingerprints = {
         "question": question_key(question),
         question.db_id: benchmark.database(question.db_id).fingerprint,
     }
-    return run_key(named, config, model.describe(), prints, members(config))
+    return run_key(named, config, model.describe(), fingerprints, part_fingerprints(config))
 
 
 # ----------------------------------------------------------------------------------------- tables

@@ -57,14 +57,14 @@ def main() -> int:
         asked = [one for folder in options.runs for one in asked_in(folder)]
         if not asked:
             raise UsageError("no run has a ranking; see the command in --help")
-        sure = [logistic(one.seen, packaged()) for one in asked] if options.apply else left_out(asked)
+        p_correct = [logistic(one.seen, packaged()) for one in asked] if options.apply else held_out(asked)
     except Nl2SqlError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     right = np.array([one.right for one in asked], float)
-    figures = f"ECE {ece(sure, right):.3f}, AUC {auc(sure, right):.3f}"
+    figures = f"ECE {ece(p_correct, right):.3f}, AUC {auc(p_correct, right):.3f}"
     print(f"{len(asked)} questions, {100 * right.mean():.1f}% right; {figures}")
-    print(table_markdown(thresholds(sure, right)))
+    print(table_markdown(thresholds(p_correct, right)))
     if options.write:
         shown = " ".join(Path(word).name if "/" in word else word for word in sys.argv[1:])
         made = f"# Made by scripts/fit_confidence.py {shown}: {len(asked)} questions. See docs/candidates.md.\n"
@@ -108,7 +108,7 @@ def fit(asked: Sequence[Asked]) -> dict[str, float]:
     return dict(zip(["constant", *names], weights.tolist(), strict=True))
 
 
-def left_out(asked: Sequence[Asked]) -> list[float]:
+def held_out(asked: Sequence[Asked]) -> list[float]:
     """The confidence of each question by weights that were fitted without its database."""
     databases = {one.db_id for one in asked}
     if len(databases) < 2:
@@ -120,26 +120,26 @@ def left_out(asked: Sequence[Asked]) -> list[float]:
 # ------------------------------------------------------------------------------------------------------- figures
 
 
-def ece(sure: Sequence[float], right: Array) -> float:
+def ece(p_correct: Sequence[float], right: Array) -> float:
     """The mean gap between probability and share of right cases, over bins of equal size."""
-    bins = np.array_split(np.argsort(sure), BINS)
-    values = np.array(sure)
+    bins = np.array_split(np.argsort(p_correct), BINS)
+    values = np.array(p_correct)
     return float(sum(abs(values[b].mean() - right[b].mean()) * len(b) for b in bins if len(b)) / len(values))
 
 
-def auc(sure: Sequence[float], right: Array) -> float:
+def auc(p_correct: Sequence[float], right: Array) -> float:
     """The chance that a right case is held for likelier right than a wrong one; ties count half."""
-    good, bad = np.array(sure)[right == 1], np.sort(np.array(sure)[right == 0])
+    good, bad = np.array(p_correct)[right == 1], np.sort(np.array(p_correct)[right == 0])
     if not len(good) or not len(bad):
         return float("nan")
     below, upto = (np.searchsorted(bad, good, side) for side in ("left", "right"))
     return float((below + upto).mean() / 2 / len(bad))
 
 
-def thresholds(sure: Sequence[float], right: Array) -> list[list[str]]:
+def thresholds(p_correct: Sequence[float], right: Array) -> list[list[str]]:
     """The table of abstention: how many questions are answered at each threshold, and how many of these are right."""
     rows = [["min_confidence", "answered %", "right of these %", "right answers kept %"]]
-    values = np.array(sure)
+    values = np.array(p_correct)
     for least in THRESHOLDS:
         kept = values >= least
         share = f"{100 * right[kept].mean():.1f}" if kept.any() else "-"

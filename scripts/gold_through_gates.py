@@ -75,7 +75,7 @@ class Item:
     """What happened to one gold."""
 
     question: Question
-    left_out: str = ""
+    excluded: str = ""
     guarded: str = ""
     ex: bool | None = None  # of the guarded SQL; None where the item is not scored
     rejected_by: str = ""
@@ -190,7 +190,7 @@ def examine(question: Question, database: Database, letter: bool = False) -> Ite
     gold_sql = question.gold[0]
     gold = database.run(gold_sql, timeout_s=TIMEOUT_S, max_rows=SCORED_ROWS)
     if not gold.success:
-        item.left_out = f"gold does not run: {gold.error_kind}"
+        item.excluded = f"gold does not run: {gold.error_kind}"
         return item
     item.rejected_by, item.reason, item.guarded = judge(gold_sql, question, database, letter)
     if scorable(question) and not gold.truncated:
@@ -217,7 +217,7 @@ def run_benchmark(name: str, limit: int | None, seed: int, letter: bool = False)
     def work(index: int) -> None:
         question = questions[index]
         if not question.gold or question.meta.get("db_missing"):
-            items[index] = Item(question, left_out="no gold" if not question.gold else "database missing")
+            items[index] = Item(question, excluded="no gold" if not question.gold else "database missing")
         else:
             items[index] = examine(question, benchmark.database(question.db_id), letter)  # type: ignore[arg-type]
 
@@ -237,13 +237,13 @@ def share(part: int, whole: int) -> float | None:
 def summarise(items: Iterable[Item]) -> dict[str, Any]:
     """Both sides of one set of items as plain JSON."""
     every = list(items)
-    run = [i for i in every if not i.left_out]
+    run = [i for i in every if not i.excluded]
     scored = [i for i in run if i.ex is not None]
     by = Counter(i.rejected_by for i in run if i.rejected_by)
     gates = by["validate_constraints"] + by["intent_constraints"]
     return {
         "n": len(run),
-        "left_out": dict(Counter(i.left_out for i in every if i.left_out)),
+        "left_out": dict(Counter(i.excluded for i in every if i.excluded)),
         "ex_unchanged": {"value": share(sum(bool(i.ex) for i in scored), len(scored)), "n": len(scored)},
         "guardrails": {"value": share(by["guardrails"], len(run)), "rejected": by["guardrails"]},
         "validate_sql": {"value": share(by["validate_sql"], len(run)), "rejected": by["validate_sql"]},

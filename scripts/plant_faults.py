@@ -106,7 +106,7 @@ def as_data(fault: Fault, outcome: Outcome) -> dict[str, Any]:
     return {"area": fault.area, "rule": fault.rule, "file": fault.file, **vars(outcome), "key": fault.key}
 
 
-def carry_out(faults: Sequence[Fault], jobs: int, results: Path | None, quiet: bool) -> dict[str, Outcome]:
+def run_all(faults: Sequence[Fault], jobs: int, results: Path | None, quiet: bool) -> dict[str, Outcome]:
     """Plant the faults that no earlier result covers, and append what comes out. Gives all outcomes by key."""
     names = files_of(ROOT)
     state = state_of(ROOT, names)
@@ -191,7 +191,7 @@ def main() -> int:
         if options.list:
             print(listed(faults))
             return 0
-        outcomes = carry_out(faults, options.jobs, options.results, options.quiet)
+        outcomes = run_all(faults, options.jobs, options.results, options.quiet)
         results = [(fault, outcomes[fault.key]) for fault in faults]
         show(results, options.json)
         if options.write_page:

@@ -37,7 +37,7 @@ SCORE = ["score", "--replicas", "0"]
 class Case:
     """One command. ``prints``, ``never``: patterns of what it has to print, and of what it may not."""
 
-    says: str
+    description: str
     command: list[str]
     prints: tuple[str, ...]
     never: tuple[str, ...] = (r"Traceback", r"\bDee\b")
@@ -48,20 +48,20 @@ class Case:
     typed: str = ""
 
 
-def ask(says: str, **more: object) -> Case:
-    return Case(says, SHOP_ASK, ADA_AND_CAI, **more)  # type: ignore[arg-type]
+def ask(description: str, **more: object) -> Case:
+    return Case(description, SHOP_ASK, ADA_AND_CAI, **more)  # type: ignore[arg-type]
 
 
-def served(says: str, habit: str, prints: tuple[str, ...] = ADA_AND_CAI, code: int | None = 0) -> Case:
+def served(description: str, habit: str, prints: tuple[str, ...] = ADA_AND_CAI, code: int | None = 0) -> Case:
     options = ["--server", "context_window=8192", "--server", "retries=0", "--no-cache", "--controller", "single_shot"]
     command = ["ask", QUESTION, "--db", "shop.sqlite", "--model", "{server}#m", *options]
-    return Case(says, command, prints, code=code, serve=habit)
+    return Case(description, command, prints, code=code, serve=habit)
 
 
-def verdicts(says: str, verdict: str, cases: int) -> Case:
+def verdicts(description: str, verdict: str, cases: int) -> Case:
     """Under ``bag``, every case; the other rules do what published evaluators do."""
     return Case(
-        says,
+        description,
         ["score", "--cases", "cases.json", "--json"],
         (rf'^(?:[^"]|"(?!bag": ))*(?:"bag": {verdict}.*?){{{cases}}}',),
     )
@@ -157,7 +157,7 @@ def main() -> int:
             wrong, printed = tried(home, home / name.split()[0], case)
             right += not wrong
             print(
-                f"{name:10} {'right' if not wrong else 'WRONG'}  {case.says}" + (f": {wrong}" if wrong else ""),
+                f"{name:10} {'right' if not wrong else 'WRONG'}  {case.description}" + (f": {wrong}" if wrong else ""),
                 flush=True,
             )
             if args.verbose or wrong:

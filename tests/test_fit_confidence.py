@@ -84,9 +84,9 @@ def test_figures_are_those_of_weights_that_rest_on_the_other_databases(run: Path
     done = fit(run)
     assert done.returncode == 0 and done.stdout.startswith("8 questions, "), done.stderr
     asked = list(fit_confidence.asked_in(run))
-    before = fit_confidence.left_out(asked)
+    before = fit_confidence.held_out(asked)
     turned = [one._replace(right=not one.right) if one.db_id == "shop" else one for one in asked]
-    after = fit_confidence.left_out(turned)
+    after = fit_confidence.held_out(turned)
     same = [now == then for one, now, then in zip(asked, after, before, strict=True) if one.db_id == "shop"]
     assert all(same) and after != before
 

@@ -26,8 +26,8 @@ from typing import Any
 from nl2sql.agents import prompts, react_plus, repairing
 from nl2sql.agents.checks import constraints
 from nl2sql.agents.grammars import select
-from nl2sql.agents.opening import link
-from nl2sql.agents.record import EpisodeFailed, json_tree
+from nl2sql.agents.record import EpisodeError, json_tree
+from nl2sql.agents.setup import link
 from nl2sql.agents.task import State
 from nl2sql.config import Config, RepairConfig
 from nl2sql.databases import validation
@@ -43,17 +43,17 @@ NOTHING: Mapping[str, Any] = {"type": "object", "properties": {}}
 class ToolRecord:
     """One tool of the loop.
 
-    says: what the prompt and the native definition tell the model. parameters: the JSON Schema of its arguments, None
-    for any object. grammar: the arguments as Lark, given the names of the tables. gives: the keys of an observation
-    that the loop reads, whoever wrote the tool. example: its arguments as the prompt shows them.
+    description: what the prompt and the native definition tell the model. parameters: the JSON Schema of its arguments,
+    None for any object. grammar: the arguments as Lark, given the names of the tables. returns: the keys of an
+    observation that the loop reads, whoever wrote the tool. example: its arguments as the prompt shows them.
     """
 
     name: str
     function: Tool
-    says: str
+    description: str
     parameters: Mapping[str, Any] | None = field(default_factory=lambda: NOTHING)
     grammar: Callable[[Sequence[str]], str] = select.no_arguments
-    gives: tuple[str, ...] = ()
+    returns: tuple[str, ...] = ()
     example: str = "{}"
 
 
@@ -95,8 +95,8 @@ def repair_sql(state: State, args: Mapping[str, Any]) -> str:
     """Raw SQL text from the model, given the failed query and its error [2]."""
     task = state.task
     error = state.pending_repair_error or state.last_error or "the query may be wrong"
-    if mended := repairing.mended(state, error):  # with repair.deterministic
-        return mended
+    if fixed := repairing.fixed(state, error):  # with repair.deterministic
+        return fixed
     if other := react_plus.another(state):  # with react.repair_samples
         return other
     messages = prompts.repair_messages(
@@ -170,22 +170,25 @@ SAMPLES: Mapping[str, Any] = {
 CHECKED = ("valid", "reason")
 
 
-TEXTS = {name: (example, says) for name, example, says in prompts.TOOL_LINE.findall(prompts.REACT_SYSTEM_PROMPT)}
+TEXTS = {
+    name: (example, description)
+    for name, example, description in prompts.TOOL_LINE.findall(prompts.REACT_SYSTEM_PROMPT)
+}
 
 
 def _built_in(name: str, function: Tool, **options: Any) -> ToolRecord:
-    example, says = TEXTS[name]
-    return ToolRecord(name, function, says, example=example, **options)
+    example, description = TEXTS[name]
+    return ToolRecord(name, function, description, example=example, **options)
 
 
 ACTIONS: tuple[ToolRecord, ...] = (
     _built_in("get_schema", get_schema),
-    _built_in("link_schema", link_schema, gives=("schema_text",)),
+    _built_in("link_schema", link_schema, returns=("schema_text",)),
     _built_in("extract_constraints", extract_constraints),
     _built_in("generate_sql", generate_sql),
-    _built_in("validate_sql", validate_sql, gives=CHECKED),
-    _built_in("validate_constraints", validate_constraints, gives=CHECKED),
-    _built_in("run_sql", run_sql, gives=("success",)),
+    _built_in("validate_sql", validate_sql, returns=CHECKED),
+    _built_in("validate_constraints", validate_constraints, returns=CHECKED),
+    _built_in("run_sql", run_sql, returns=("success",)),
     _built_in("repair_sql", repair_sql),
     _built_in("get_table_samples", get_table_samples, parameters=SAMPLES, grammar=select.sample_arguments),
     _built_in("finish", finish),
@@ -213,28 +216,28 @@ def dispatch(state: State, action: str, args: Mapping[str, Any]) -> Any:
     tool = action_space(state.task.resources)[action]
     try:
         observation = tool.function(state, dict(args))  # a tool may take them out of its own copy
-        if tool.function is not TOOLS.get(action) and not (tool.gives or action == "extract_constraints"):
+        if tool.function is not TOOLS.get(action) and not (tool.returns or action == "extract_constraints"):
             observation = json_tree(observation)  # a copy that JSON can hold: the tool may change its own later
     except DatabaseError as error:
-        raise EpisodeFailed("database", str(error)) from error
+        raise EpisodeError("database", str(error)) from error
     except ModelError as error:
-        raise EpisodeFailed("model", str(error)) from error
-    except (EpisodeFailed, Cancelled):
+        raise EpisodeError("model", str(error)) from error
+    except (EpisodeError, Cancelled):
         raise
     except Exception as error:  # tools are users' code too: attribute, record, never crash the run
-        raise EpisodeFailed("tool", f"{action}: {type(error).__name__}: {error}") from error
+        raise EpisodeError("tool", f"{action}: {type(error).__name__}: {error}") from error
     if action == "extract_constraints" and not isinstance(observation, Mapping):
-        raise EpisodeFailed("tool", f"{action}: its observation is no dict of constraints: {str(observation)[:100]}")
-    missing = [key for key in tool.gives if not isinstance(observation, Mapping) or key not in observation]
+        raise EpisodeError("tool", f"{action}: its observation is no dict of constraints: {str(observation)[:100]}")
+    missing = [key for key in tool.returns if not isinstance(observation, Mapping) or key not in observation]
     if missing:
-        raise EpisodeFailed("tool", f"{action}: its observation lacks {', '.join(missing)}: {str(observation)[:100]}")
+        raise EpisodeError("tool", f"{action}: its observation lacks {', '.join(missing)}: {str(observation)[:100]}")
     return observation
 
 
 def own_tools(resources: Resources) -> list[tuple[str, str, str]]:
     """(name, arguments, what it is for) of the tools that the packaged prompt does not name."""
     space = action_space(resources)
-    return [(name, space[name].example, space[name].says) for name in resources.tools if name not in TOOLS]
+    return [(name, space[name].example, space[name].description) for name in resources.tools if name not in TOOLS]
 
 
 # ------------------------------------------------------------------------------ a user who is asked
@@ -252,26 +255,26 @@ def before_user(question: Question, resources: Resources, config: Config) -> tup
     they are.
 
     With ``user.simulated`` a question that has an ambiguous form (``meta["user"]``: ``question``,
-    ``evidence``, ``says``, pairs of a term and what it means, and ``points``, how many of these
+    ``evidence``, ``description``, pairs of a term and what it means, and ``points``, how many of these
     have to be cleared up) is asked in that form. An answer goes below the question, so that every
     prompt after it shows it. A controller without tools answers the ambiguous question as it is.
     """
-    told = question.meta.get(KEY)
-    if not (told and config.user.simulated):
+    hidden = question.meta.get(KEY)
+    if not (hidden and config.user.simulated):
         return question, resources
-    asked = replace(question, text=told["question"], evidence=told["evidence"])
+    asked = replace(question, text=hidden["question"], evidence=hidden["evidence"])
     return asked, replace(resources, tools={**resources.tools, "ask_user": ask_user})
 
 
 def ask_user(state: State, args: Mapping[str, Any]) -> dict[str, Any]:
     """Ask the user what one term of the question means, before generate_sql."""
     task = state.task
-    told, question = task.question.meta[KEY], str(args.get("question") or "")[:MOST_CHARS]
-    left = told["points"] + task.config.user.patience - task.flags.get(ASKED, 0)
+    hidden, question = task.question.meta[KEY], str(args.get("question") or "")[:MOST_CHARS]
+    left = hidden["points"] + task.config.user.patience - task.flags.get(ASKED, 0)
     if left <= 0:
         return {"error": "the user answers no further question"}
     task.count(ASKED)
-    answer = meaning(question, told["says"])[:MOST_CHARS]
+    answer = meaning(question, hidden["says"])[:MOST_CHARS]
     if answer != CANNOT_SAY:
         task.nlq += f"\n{answer}"
     return {"answer": answer, "questions_left": left - 1}
@@ -284,10 +287,10 @@ ask_user.parameters = {  # type: ignore[attr-defined]
 }
 
 
-def meaning(question: str, says: Sequence[Sequence[str]]) -> str:
+def meaning(question: str, definitions: Sequence[Sequence[str]]) -> str:
     """What the term means of which ``question`` has most words, at least half; or CANNOT_SAY.
 
-    says: pairs of a term and what it means. Of equal shares the longer term counts.
+    definitions: pairs of a term and what it means. Of equal shares the longer term counts.
 
     >>> told = [["big spender", "a customer whose orders come to more than 100"]]
     >>> meaning("What do you mean by big spenders?", told)
@@ -297,7 +300,7 @@ def meaning(question: str, says: Sequence[Sequence[str]]) -> str:
     """
     asked = {stem(word) for word in words(question)}
     best, answer = (0.5, 0), CANNOT_SAY
-    for term, meant in says:
+    for term, meant in definitions:
         named = {stem(word) for word in words(term)}
         share = len(named & asked) / max(1, len(named))
         if (share, len(named)) > best:

@@ -18,9 +18,9 @@ from typing import Any
 from nl2sql.agents.agent_tools import dispatch
 from nl2sql.agents.checks.literal_repair import repair_literals
 from nl2sql.agents.context.linking import uncovered_share
-from nl2sql.agents.opening import link, open_task, other_orders
 from nl2sql.agents.ranking import Candidate, agreement, as_samples, confidence, probability, rank, tells
-from nl2sql.agents.record import Episode, EpisodeFailed, summarize_trace
+from nl2sql.agents.record import Episode, EpisodeError, summarize_trace
+from nl2sql.agents.setup import link, open_task, other_orders
 from nl2sql.agents.task import Draft, State, guard
 from nl2sql.config import CandidatesConfig, Config
 from nl2sql.interfaces import Completion, Database, EventSink, Model, Question, Resources, Sampling, Tool, no_sink
@@ -60,7 +60,7 @@ def candidates(question: Question, resources: Resources, config: Config) -> Epis
     try:
         search.write_all()
         search.repair_until_one_runs()
-    except EpisodeFailed as failure:
+    except EpisodeError as failure:
         error = str(failure)
     return search.close(error)
 
@@ -77,7 +77,7 @@ class Search:
     repaired: dict[str, str | None] = field(default_factory=dict)  # SQL -> with texts that its columns hold
 
     def write_all(self) -> None:
-        """Ask the control's prompt for all candidates; raises EpisodeFailed."""
+        """Ask the control's prompt for all candidates; raises EpisodeError."""
         state, task = self.state, self.state.task
         link(task)
         state.constraints = dispatch(state, "extract_constraints", {})
@@ -87,26 +87,26 @@ class Search:
             self.take("generate_sql", origin, draft.raw_sql, draft.completion)
 
     def written(self) -> Iterator[tuple[str, Draft]]:
-        """(origin, draft): of each view the greedy answer and sampled ones; last one under a grammar."""
+        """(origin, draft): of each order the greedy answer and sampled ones; last one under a grammar."""
         settings, task = self.settings, self.state.task
         grammars = not task.config.constrains_sql and task.resources.database.dialect == "sqlite"
         constrained = int(settings.constrained and grammars and settings.n > settings.greedy)
         limit, sampling = task.config.react.max_new_tokens, Sampling(settings.temperature, settings.top_p)
-        texts = other_orders(task, settings.views - 1)
-        views = [self.messages, *(task.sql_messages(self.state.constraints, text) for text in texts)]
+        texts = other_orders(task, settings.schema_orders - 1)
+        orders = [self.messages, *(task.sql_messages(self.state.constraints, text) for text in texts)]
         slowest, began = 0.0, time.perf_counter()
-        for view, messages in enumerate(views):
-            if view:
+        for order, messages in enumerate(orders):
+            if order:
                 now = time.perf_counter()
                 slowest, began = max(slowest, now - began), now
-                if self.settled(slowest):
+                if self.enough(slowest):
                     break
-            left = settings.n - constrained - view  # shared out evenly, the first views take what is over
-            share = -(-left // len(views))
+            left = settings.n - constrained - order  # shared out evenly, the first orders take what is over
+            share = -(-left // len(orders))
             greedy = int(settings.greedy and share > 0)
             if greedy:
                 yield from (("greedy", draft) for draft in task.complete_sql(messages, limit, n=1))
-                if not view and self.first_is_enough():
+                if not order and self.first_is_enough():
                     return
             if share > greedy:
                 drafts = task.complete_sql(messages, limit, sampling=sampling, n=share - greedy)
@@ -114,7 +114,7 @@ class Search:
         if constrained:
             try:
                 draft = task.complete_sql(self.messages, limit, constrained=True, n=1)[0]
-            except EpisodeFailed as failure:  # most servers take no such grammar; the others are candidates enough
+            except EpisodeError as failure:  # most servers take no such grammar; the others are candidates enough
                 if not self.candidates:
                     raise
                 task.flags["unconstrained"] = str(failure)
@@ -122,21 +122,22 @@ class Search:
                 yield ("constrained", draft)
 
     def first_is_enough(self) -> bool:
-        """Whether the greedy answer is asked for alone, and stands alone: it runs, gives rows, is ``sure``, and nothing
-        about it is suspicious; or the sampled ones, which may take as long, would end after the time."""
+        """Whether the greedy answer is asked for alone, and stands alone: it runs, gives rows, reaches
+        ``confident_at``, and nothing about it is suspicious; or the sampled ones, which may take as long, would end
+        after the time."""
         settings, task = self.settings, self.state.task
         if not settings.asks_greedy_alone:
             return False
         (first,) = self.candidates
-        likely = first.parts["probability"] if first.parts["rows"] and not (first.suspected or first.refusal) else None
-        if likely is not None and likely >= settings.sure:
+        p_query = first.parts["probability"] if first.parts["rows"] and not (first.suspected or first.refusal) else None
+        if p_query is not None and p_query >= settings.confident_at:
             task.flags["views"] = "the first is sure"
         elif first.runs and settings.seconds and 2 * (time.perf_counter() - task.began) > settings.seconds:
             task.flags["views"] = "time is over"
         return "views" in task.flags
 
-    def settled(self, slowest: float) -> bool:
-        """Whether what was written so far is enough: ``agree`` of it gives the same rows, or another view, which may
+    def enough(self, slowest: float) -> bool:
+        """Whether what was written so far is enough: ``agree`` of it gives the same rows, or another order, which may
         take as long as the ``slowest`` so far, would end after the time."""
         settings, task = self.settings, self.state.task
         if settings.seconds and time.perf_counter() - task.began + slowest > settings.seconds:
@@ -158,7 +159,7 @@ class Search:
 
         completion: says how likely the text is; None where that is not comparable.
         """
-        likely = None if completion is None else probability(completion, self.settings.length_penalty)
+        p_query = None if completion is None else probability(completion, self.settings.length_penalty)
         logprob = None if completion is None else completion.logprob
         self.step += 1
         state, task = self.state, self.state.task
@@ -180,17 +181,17 @@ class Search:
         twin = next((other for other in self.candidates if other.key == key), None)
         if twin is not None:
             twin.steps.append(self.step)
-            if sql and likely is not None:  # another view may hold the same query for likelier
-                twin.parts["probability"] = max(likely, twin.parts["probability"] or 0.0)
+            if sql and p_query is not None:  # another order may hold the same query for likelier
+                twin.parts["probability"] = max(p_query, twin.parts["probability"] or 0.0)
             twin.logprob = max((value for value in (logprob, twin.logprob) if value is not None), default=None)
             return
         made = Candidate(sql, raw_sql, origin, key, [self.step], reason, logprob=logprob)
         self.candidates.append(made)  # before a check that may fail, so that the query is not lost
         if sql:
             task.candidates[sql] = made
-            self.examine(made, likely)
+            self.examine(made, p_query)
 
-    def examine(self, candidate: Candidate, likely: float | None) -> None:
+    def examine(self, candidate: Candidate, p_query: float | None) -> None:
         """Validate and execute a query, as the loop's gates do; a gate's refusal does not keep it from running."""
         state, task = self.state, self.state.task
         state.last_sql = candidate.sql
@@ -207,7 +208,7 @@ class Search:
         )
         candidate.refusal = next((reason for reason in reasons if reason is not None), None)
         rows = float(tells(task.result_of(candidate.sql)))
-        candidate.parts |= {"executes": float(ran["success"] is True), "rows": rows, "probability": likely}
+        candidate.parts |= {"executes": float(ran["success"] is True), "rows": rows, "probability": p_query}
         if self.settings.suspicion_weight and candidate.runs:
             candidate.suspected = task.suspected_by(candidate.sql)
 
@@ -250,19 +251,21 @@ class Search:
         state, task = self.state, self.state.task
         ranking = self.ranking()
         best = ranking[0] if ranking else Candidate("")
-        sure, why_none = None, f"model: {best.refusal}"
+        p_correct, why_none = None, f"model: {best.refusal}"
         if ranking:
             recorded = [candidate.to_dict() for candidate in ranking]
             self.note("rank_candidates", {"choose": self.settings.choose, "ranking": recorded})
-            sure = None if error else self.confidence(recorded, ranking)
-            abstains = sure is not None and sure < self.settings.min_confidence
+            p_correct = None if error else self.confidence(recorded, ranking)
+            abstains = p_correct is not None and p_correct < self.settings.min_confidence
             doing = "abstain" if abstains else "accept"
             state.decide(self.step, "rank_candidates", self.settings.choose, doing, {"sql": best.sql})
             if abstains:
-                why_none = f"abstained: confidence {sure} is below {self.settings.min_confidence:g}; best: {best.sql}"
+                why_none = (
+                    f"abstained: confidence {p_correct} is below {self.settings.min_confidence:g}; best: {best.sql}"
+                )
                 best, task.flags["abstained"] = replace(best, sql=""), True
-        if sure is not None:
-            task.flags["confidence"] = sure
+        if p_correct is not None:
+            task.flags["confidence"] = p_correct
         finish = "abstained" if "abstained" in task.flags else "answered" if best.sql else "empty"
         return task.episode(
             "candidates",

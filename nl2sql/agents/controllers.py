@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from nl2sql.agents.agent_tools import before_user
-from nl2sql.agents.opening import reusing, verified_answer
-from nl2sql.agents.record import Episode, EpisodeFailed, cut_rows, in_shape, run_bounded
+from nl2sql.agents.record import Episode, EpisodeError, cut_rows, in_shape, run_bounded
 from nl2sql.agents.resources import code_identity, fitted
+from nl2sql.agents.setup import reusing, verified_answer
 from nl2sql.config import PRESETS, Config, build_config, merge
 from nl2sql.config.plugins import FORMS, own_function
 from nl2sql.errors import Cancelled, DatabaseError, ModelError, Nl2SqlError, UsageError, one_line
@@ -237,7 +237,7 @@ def run_episode(
         execute(episode, opened.database, config)
         suspect(episode, opened.database, config)
         return episode
-    except EpisodeFailed as broken:
+    except EpisodeError as broken:
         text = str(broken)
     except Nl2SqlError as error:
         if isinstance(error, raising):
@@ -268,10 +268,10 @@ def suspect(episode: Episode, database: Database, config: Config) -> None:
     from nl2sql.agents.checks.suspicions import cut_result, low_confidence, suspicions
 
     result = RunResult(True, columns=episode.columns, rows=episode.rows)
-    noted = suspicions(episode.question.text, episode.sql, database, result, config.suspicions)
-    noted += low_confidence(episode.flags.get("confidence"), config.suspicions.low_confidence)
-    if noted := [*noted, *cut_result(episode.flags.get("rows_cut"))]:
-        episode.flags["suspicions"] = [suspicion._asdict() for suspicion in noted]
+    warnings = suspicions(episode.question.text, episode.sql, database, result, config.suspicions)
+    warnings += low_confidence(episode.flags.get("confidence"), config.suspicions.low_confidence)
+    if warnings := [*warnings, *cut_result(episode.flags.get("rows_cut"))]:
+        episode.flags["suspicions"] = [suspicion._asdict() for suspicion in warnings]
 
 
 _WHERE = ((Cancelled, "model"), (ModelError, "model"), (UsageError, "question"), (DatabaseError, "database"))

@@ -67,8 +67,8 @@ def episode_html(episode: Mapping[str, Any], max_rows: int = 10, folded: bool = 
     tokens = usage["prompt_tokens"] + usage["completion_tokens"]
     facts = [episode["controller"], f"ended by {episode['finish']}", _many(episode["steps"], "step")]
     facts += [_many(usage["model_calls"], "model call"), _many(tokens, "token"), f"{episode['seconds']:.1f} s"]
-    if (sure := episode["flags"].get("confidence")) is not None:
-        facts.append(f"confidence {sure:.2f}")
+    if (p_correct := episode["flags"].get("confidence")) is not None:
+        facts.append(f"confidence {p_correct:.2f}")
     parts = [
         f"<div class='question'><b>{e(episode['question'])}</b></div><div class='dim'>{e(' · '.join(facts))}</div>"
     ]

@@ -81,14 +81,14 @@ def constraint_lines(constraints: Mapping[str, Any] | None) -> str:
     if not constraints:
         return ""
     limit = constraints.get("limit")
-    said = {
+    demands = {
         "agg": f"use {constraints.get('agg')}",
         "needs_group_by": "group the rows",
         "needs_order_by": "order the rows",
         "limit": f"return {limit} row{'s' if limit != 1 else ''}",
         "distinct": "no duplicates",
     }
-    parts = [text for name, text in said.items() if constraints.get(name)]
+    parts = [text for name, text in demands.items() if constraints.get(name)]
     return f"The query should: {', '.join(parts)}.\n" if parts else ""
 
 
@@ -163,7 +163,7 @@ def react_messages(
     """
     system = prompt("react_system", overrides)
     if own_tools:
-        lines = [f"{name}[{arguments}] - {says}" for name, arguments, says in own_tools]
+        lines = [f"{name}[{arguments}] - {description}" for name, arguments, description in own_tools]
         system += "\n\nMore tools:\n" + "\n".join(lines)
     return _messages(system, opening)
 

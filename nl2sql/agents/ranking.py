@@ -108,8 +108,8 @@ def rank(entries: Sequence[Candidate], results: Sequence[RunResult], settings: C
         candidate.score = _score(candidate, settings)
 
     def place(candidate: Candidate) -> tuple[float, ...]:  # what gives nothing comes last [42]
-        told = settings.choose != "logprob" or bool(candidate.parts["rows"])
-        return (not candidate.sql, not candidate.runs, not told, -candidate.score)
+        telling = settings.choose != "logprob" or bool(candidate.parts["rows"])
+        return (not candidate.sql, not candidate.runs, not telling, -candidate.score)
 
     return sorted(entries, key=place)
 
@@ -121,8 +121,8 @@ def _score(candidate: Candidate, settings: CandidatesConfig) -> float:
     vote = candidate.parts["vote"] or 0.0
     if settings.choose == "vote":
         return vote
-    likely = log_likelihood(candidate.parts) + settings.vote_weight * math.log(max(vote, _LEAST))
-    return likely - settings.suspicion_weight * bool(candidate.suspected)
+    score = log_likelihood(candidate.parts) + settings.vote_weight * math.log(max(vote, _LEAST))
+    return score - settings.suspicion_weight * bool(candidate.suspected)
 
 
 def log_likelihood(parts: Mapping[str, float | None]) -> float:
@@ -153,16 +153,16 @@ def signals(ranking: Sequence[Mapping[str, Any]], groups: Sequence[int], *, unco
     the same rows. uncovered: see ``linking.uncovered_share``.
     """
     best = ranking[0]
-    likely = [log_likelihood(entry["parts"]) for entry in ranking]
+    logprobs = [log_likelihood(entry["parts"]) for entry in ranking]
     alive = [bool(entry["parts"]["executes"]) for entry in ranking]
-    highest = max((value for value, runs in zip(likely, alive, strict=True) if runs), default=0.0)
-    beside = zip(likely, alive, strict=True)
+    highest = max((value for value, runs in zip(logprobs, alive, strict=True) if runs), default=0.0)
+    beside = zip(logprobs, alive, strict=True)
     weight = [math.exp(max(value - highest, -700.0)) if runs else 0.0 for value, runs in beside]
     same = sum(value for value, group in zip(weight, groups, strict=True) if group == groups[0])
     return {
         "agreed": best["parts"]["vote"] or 0.0,
         "mass": same / (sum(weight) or 1.0),
-        "likely": max(likely[0], -60.0),
+        "logprob": max(logprobs[0], -60.0),
         "probability": best["parts"]["probability"] or 0.0,
         "runs": float(best["parts"]["executes"] or 0.0),
         "rows": float(best["parts"]["rows"] or 0.0),

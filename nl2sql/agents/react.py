@@ -25,8 +25,8 @@ from typing import Any
 
 from nl2sql.agents import prompts, react_plus, repairing
 from nl2sql.agents.agent_tools import action_space, dispatch
-from nl2sql.agents.opening import open_task
-from nl2sql.agents.record import Episode, EpisodeFailed, failed
+from nl2sql.agents.record import Episode, EpisodeError, failed
+from nl2sql.agents.setup import open_task
 from nl2sql.agents.task import State, guard
 from nl2sql.agents.turns import fit_window, form_of, parse_action, shown_observation, turn_grammar
 from nl2sql.config import Config
@@ -59,7 +59,7 @@ def react(question: Question, resources: Resources, config: Config) -> Episode:
     """``react_sql`` as a registered controller."""
     try:
         state = bootstrap(question, resources, config)
-    except EpisodeFailed as broken:  # of a user's link_schema
+    except EpisodeError as broken:  # of a user's link_schema
         return Episode(question, "react", error=str(broken), finish="error")
     finish, error = "", None
     try:
@@ -75,7 +75,7 @@ def react(question: Question, resources: Resources, config: Config) -> Episode:
                 break
         else:
             finish = fall_back(state)
-    except EpisodeFailed as broken:
+    except EpisodeError as broken:
         finish, error = "error", str(broken)
     return close_episode(state, finish, error)
 
@@ -223,10 +223,10 @@ def blocked(state: State, action: str, args: Mapping[str, Any]) -> str | None:
         try:
             reason = gate(state, action, args)
         except Exception as error:  # users' code: attribute, record, never crash the run
-            raise EpisodeFailed("tool", f"gate {name}: {type(error).__name__}: {error}") from error
+            raise EpisodeError("tool", f"gate {name}: {type(error).__name__}: {error}") from error
         if not (reason is None or isinstance(reason, str)):
             expected = "expected why the action is blocked, or None"
-            raise EpisodeFailed("tool", f"gate {name}: it gave {str(reason)[:100]!r}; {expected}")
+            raise EpisodeError("tool", f"gate {name}: it gave {str(reason)[:100]!r}; {expected}")
         if reason is not None:
             return reason
     return None
@@ -306,9 +306,9 @@ def after_validation(state: State, step: int, action: str, observation: Any) -> 
 def after_run(state: State, step: int, action: str, observation: Any) -> Any:
     """Execution feedback [2]; then the checks of a query that ran, the first of which to object counts as a failure."""
     reason = "ok" if observation["success"] else str(observation.get("error", "failed"))
-    for name, says, check in CHECKS_AFTER_RUN if observation["success"] else ():
+    for name, category, check in CHECKS_AFTER_RUN if observation["success"] else ():
         if objection := check(state):
-            reason = f"{says}:{objection}"
+            reason = f"{category}:{objection}"
             observation = {**observation, "success": False, "error": reason}
             state.refuse(step, name, state.last_sql or "", objection)
             break
@@ -324,7 +324,7 @@ def after_run(state: State, step: int, action: str, observation: Any) -> Any:
 
 CHECKS_AFTER_RUN: tuple[tuple[str, str, Callable[[State], str]], ...] = (  # name, reason, why the query is no answer
     ("intent_constraints", "intent_mismatch", lambda state: state.task.intent_mismatch(state.last_sql or "")),
-    ("resampling", "unlikely", react_plus.unlikely),  # react.sure
+    ("resampling", "unlikely", react_plus.unlikely),  # react.confident_at
 )
 
 

@@ -9,10 +9,10 @@ import math
 from typing import Any
 
 from nl2sql.agents import repairing
-from nl2sql.agents.opening import other_orders
 from nl2sql.agents.prompts import HINT
 from nl2sql.agents.ranking import Candidate, rank, tells
 from nl2sql.agents.record import failed
+from nl2sql.agents.setup import other_orders
 from nl2sql.agents.task import Draft, State, Task, guard
 from nl2sql.interfaces import Sampling
 
@@ -59,33 +59,33 @@ def hint(state: State, repeated: bool) -> list[str]:
 
 
 def best_so_far(state: State) -> str | None:
-    """``best_so_far``, with the steps used up: the last query that passed all checks; with ``sure`` the likeliest of
-    all that were written; else the current one, where it runs and only steps were missing."""
+    """``best_so_far``, with the steps used up: the last query that passed all checks; with ``confident_at`` the
+    likeliest of all that were written; else the current one, where it runs and only steps were missing."""
     task, sql = state.task, state.last_sql
     if not task.config.react.best_so_far:
         return None
-    if best := task.best_sql or (_likeliest(task) if task.config.react.sure else None):
+    if best := task.best_sql or (_likeliest(task) if task.config.react.confident_at else None):
         return best
     return sql if sql and not state.candidate_failed and task.result_of(sql).success else None
 
 
 # ----------------------------------------------------------------------------------------- the loop's own doubt
 # A model that is asked to repair repeats itself; under another order of the tables it writes other queries. Once an
-# episode, ``repair_samples`` of them are written where the model held its query for unlikely (``sure``) or a repair
-# is due. The best of all, by the candidates' own rule (``ranking.rank``), is the repair.
+# episode, ``repair_samples`` of them are written where the model held its query for unlikely (``confident_at``) or a
+# repair is due. The best of all, by the candidates' own rule (``ranking.rank``), is the repair.
 
 RESAMPLED = "resampled"  # the episode's flag
 
 
 def unlikely(state: State) -> str:
-    """Why the current query, which ran, is doubted: its model gave it a probability below ``react.sure``, or it is
-    suspicious; "" where it is not, and once others were written."""
+    """Why the current query, which ran, is doubted: its model gave it a probability below ``react.confident_at``, or it
+    is suspicious; "" where it is not, and once others were written."""
     react, task, sql = state.task.config.react, state.task, state.last_sql or ""
-    if not react.sure or RESAMPLED in task.flags:
+    if not react.confident_at or RESAMPLED in task.flags:
         return ""
-    likely = _likely(_note_current(state))
-    if likely is not None and likely < react.sure:
-        doubt = f"P(query)={likely:.2f} is below {react.sure:g}"
+    p_query = _p_query(_note_current(state))
+    if p_query is not None and p_query < react.confident_at:
+        doubt = f"P(query)={p_query:.2f} is below {react.confident_at:g}"
     else:
         doubt = ", ".join(task.suspected_by(sql))
     if doubt and not react.repair_samples:  # else ``another`` counts
@@ -109,7 +109,7 @@ def another(state: State) -> str:
     if best := _likeliest(task):
         return task.candidate(best).raw_sql
     tried = {sql for sql, _ in repairing.refused_candidates(state.trace)} | {state.last_sql or ""}
-    return next((known.raw_sql for known in _noted(task) if known.sql not in tried), "")
+    return next((candidate.raw_sql for candidate in _choices(task) if candidate.sql not in tried), "")
 
 
 def _written(state: State) -> list[Draft]:
@@ -127,17 +127,17 @@ def _written(state: State) -> list[Draft]:
 
 def _likeliest(task: Task) -> str | None:
     """The best of the noted queries that run, by ``config.candidates``; None where none runs."""
-    entries = [known for known in _noted(task) if task.result_of(known.sql).success]
-    results = [task.result_of(known.sql) for known in entries]
-    for known, result in zip(entries, results, strict=True):
-        known.suspected = task.suspected_by(known.sql)
-        known.parts |= {"executes": 1.0, "rows": float(tells(result)), "probability": _likely(known)}
+    entries = [candidate for candidate in _choices(task) if task.result_of(candidate.sql).success]
+    results = [task.result_of(candidate.sql) for candidate in entries]
+    for candidate, result in zip(entries, results, strict=True):
+        candidate.suspected = task.suspected_by(candidate.sql)
+        candidate.parts |= {"executes": 1.0, "rows": float(tells(result)), "probability": _p_query(candidate)}
     return rank(entries, results, task.config.candidates)[0].sql if entries else None
 
 
-def _noted(task: Task) -> list[Candidate]:
+def _choices(task: Task) -> list[Candidate]:
     """The queries that a choice is made among, in the order of writing."""
-    return [known for known in task.candidates.values() if known.steps]
+    return [candidate for candidate in task.candidates.values() if candidate.steps]
 
 
 def _note_current(state: State) -> Candidate:
@@ -153,15 +153,15 @@ def _note(state: State, draft: Draft) -> None:
     """A draft that the guardrails accept is a candidate; of several writings the likeliest counts."""
     sql, reason = guard(state.task, draft.raw_sql, enabled=state.task.config.react.guardrails)
     if reason is None:
-        known, logprob = state.task.candidate(sql), draft.completion.logprob
-        if not known.steps or (logprob is not None and (known.logprob is None or logprob > known.logprob)):
-            known.raw_sql, known.logprob = draft.raw_sql, logprob
-        known.steps.append(_step(state))
+        candidate, logprob = state.task.candidate(sql), draft.completion.logprob
+        if not candidate.steps or (logprob is not None and (candidate.logprob is None or logprob > candidate.logprob)):
+            candidate.raw_sql, candidate.logprob = draft.raw_sql, logprob
+        candidate.steps.append(_step(state))
 
 
 def _step(state: State) -> int:
     return int(state.trace[-1]["step"]) if state.trace else 0
 
 
-def _likely(known: Candidate) -> float | None:
-    return None if known.logprob is None else math.exp(known.logprob)
+def _p_query(candidate: Candidate) -> float | None:
+    return None if candidate.logprob is None else math.exp(candidate.logprob)

@@ -96,13 +96,13 @@ def in_shape(episode: Episode) -> None:
 
 def _trace_record(record: Any) -> dict[str, Any]:
     shaped = isinstance(record, Mapping) and record.keys() & {"llm", "action", "forced_action"}
-    told = dict(record) if shaped else {"action": "note", "observation": record}
+    entry = dict(record) if shaped else {"action": "note", "observation": record}
     wanted: dict[str, Any] = {"step": 0}
-    if "forced_action" in told:
+    if "forced_action" in entry:
         wanted |= {"requested_action": "", "reason": ""}
-    elif "llm" not in told:
+    elif "llm" not in entry:
         wanted |= {"args": {}, "observation": None}
-    return told | {key: value for key, value in wanted.items() if key not in told}
+    return entry | {key: value for key, value in wanted.items() if key not in entry}
 
 
 def summarize_trace(trace: Iterable[Mapping[str, Any]]) -> dict[str, bool]:
@@ -263,10 +263,10 @@ def _lines(event: Mapping[str, Any], head: str, text: str) -> str:
 # ----------------------------------------------------------------------------- what ends an episode
 
 
-class EpisodeFailed(Exception):
+class EpisodeError(Exception):
     """An episode cannot go on. ``where`` is the boundary at which it failed: model, tool, database, controller.
 
-    >>> print(EpisodeFailed("model", "no answer"))
+    >>> print(EpisodeError("model", "no answer"))
     model: no answer
     """
 
@@ -277,15 +277,15 @@ class EpisodeFailed(Exception):
 
 @contextmanager
 def blaming_model() -> Iterator[None]:
-    """What a model raises as EpisodeFailed: a user's own model may raise anything."""
+    """What a model raises as EpisodeError: a user's own model may raise anything."""
     try:
         yield
     except ModelError as error:
-        raise EpisodeFailed("model", str(error)) from error
+        raise EpisodeError("model", str(error)) from error
     except Nl2SqlError:
         raise
     except Exception as error:
-        raise EpisodeFailed("model", f"{type(error).__name__}: {error}") from error
+        raise EpisodeError("model", f"{type(error).__name__}: {error}") from error
 
 
 def run_bounded(database: Database, sql: str, limits: ExecutionConfig) -> RunResult:
@@ -329,7 +329,7 @@ def as_node(step: Callable[[Any, Any], Mapping[str, Any]], work_of: Callable[[An
         work = work_of(state, runtime.context)
         try:
             update = step(state, work)
-        except EpisodeFailed as failed:
+        except EpisodeError as failed:
             update = {"failure": str(failed)}
         except DatabaseError as error:  # outside of a tool
             update = {"failure": f"database: {error}"}

@@ -88,15 +88,15 @@ def remember(state: State) -> None:
         task.flags["not_learned"] = one_line(error, MAX_ERROR)
 
 
-def mended(state: State, error: str) -> str | None:
+def fixed(state: State, error: str) -> str | None:
     """The current SQL repaired without the model, with ``repair.deterministic``; None where that is off or fails."""
     task = state.task
     if not task.config.repair.deterministic or not state.last_sql:
         return None
-    from nl2sql.repair.deterministic import mend
+    from nl2sql.repair.deterministic import autofix
 
     database = task.resources.database
-    repaired = mend(state.last_sql, error, database, task.schema) or repair_literals(state.last_sql, database)
+    repaired = autofix(state.last_sql, error, database, task.schema) or repair_literals(state.last_sql, database)
     if repaired is None or any(repaired.strip() == sql.strip() for sql, _ in refused_candidates(state.trace)):
         return None
     task.count("deterministic_repairs")
@@ -134,9 +134,9 @@ def messages(state: State, sql: str, error: str) -> list[dict[str, str]] | None:
         return None
     refused = refused_candidates(state.trace)
     earlier = [(tried, why[:MAX_ERROR]) for tried, why in refused if tried.strip() != sql.strip()][-MAX_ATTEMPTS:]
-    valid, known = valid_part(sql, task.resources.database), guidance(state, sql, error)
+    valid, guide = valid_part(sql, task.resources.database), guidance(state, sql, error)
     shown = task.schema_text_focus
-    return prompts.guided_repair_messages(task.nlq, sql or "(none)", error, shown, known, earlier, valid, overrides)
+    return prompts.guided_repair_messages(task.nlq, sql or "(none)", error, shown, guide, earlier, valid, overrides)
 
 
 def guidance(state: State, sql: str, error: str) -> Any:

@@ -1,7 +1,7 @@
 """The resources of an episode beside its model and database: opened here, and fingerprinted here.
 
 ``Resources`` holds all that a controller may touch. What the config names and nobody has handed in (a corpus of fixes,
-a pool of solved examples) is opened by ``completed``, once per process; ``members`` lists the same
+a pool of solved examples) is opened by ``completed``, once per process; ``part_fingerprints`` lists the same
 things with their content, so that a run's key, its manifest and a worker on another machine speak of one list.
 """
 
@@ -77,11 +77,13 @@ def files_known(settings: KnowledgeConfig) -> dict[str, str]:
     from nl2sql.agents.context.knowledge import read_knowledge
     from nl2sql.benchmarks.verified import read_verified
 
-    known = {"knowledge": read_knowledge(settings.file).fingerprint} if settings.file else {}
-    return known | ({"verified_queries": read_verified(settings.verified).fingerprint} if settings.verified else {})
+    fingerprints = {"knowledge": read_knowledge(settings.file).fingerprint} if settings.file else {}
+    return fingerprints | (
+        {"verified_queries": read_verified(settings.verified).fingerprint} if settings.verified else {}
+    )
 
 
-def members(
+def part_fingerprints(
     config: Config, tools: Mapping[str, Tool] | None = None, gates: Mapping[str, Gate] | None = None
 ) -> dict[str, str]:
     """All that answers rest on beside controller, config, prompts, model and databases: name -> content hash.
@@ -156,15 +158,15 @@ def _content(value: Any, around: tuple[Any, ...]) -> str:
         source = _source(value if _is_code(value) else type(value))
         held = [] if isinstance(value, type) else _held(value)
         held += [] if owner is None else [owner]
-    told = []
+    texts = []
     for part in held:
         if _is_plain(part):
-            told.append(repr(part))
+            texts.append(repr(part))
         elif (part is owner or _is_code(part)) and not any(part is one for one in around):
-            told.append(_content(part, (*around, value)))
+            texts.append(_content(part, (*around, value)))
         elif callable(part):
-            told.append(_source(type(part)))
-    return f"{source}[{', '.join(told)}]"
+            texts.append(_source(type(part)))
+    return f"{source}[{', '.join(texts)}]"
 
 
 def _is_code(value: Any) -> bool:

@@ -13,9 +13,9 @@ loop's own token budget.
 from __future__ import annotations
 
 from nl2sql.agents.checks import constraints
-from nl2sql.agents.opening import link, open_task
 from nl2sql.agents.ranking import agreement, as_samples
-from nl2sql.agents.record import Episode, EpisodeFailed
+from nl2sql.agents.record import Episode, EpisodeError
+from nl2sql.agents.setup import link, open_task
 from nl2sql.agents.task import State, Task, guard
 from nl2sql.config import Config
 from nl2sql.interfaces import Question, Resources, Sampling
@@ -32,7 +32,7 @@ def single_shot(question: Question, resources: Resources, config: Config) -> Epi
     error: str | None = None
     try:
         raws = task.write_sql(messages, shot.max_new_tokens, sampling=sampling, n=shot.samples)
-    except EpisodeFailed as broken:
+    except EpisodeError as broken:
         error = str(broken)
     candidates = [(raw, *guard(task, raw, enabled=shot.guardrails)) for raw in raws]
     raw_sql, sql, reason = vote(task, candidates) if candidates else ("", "", None)

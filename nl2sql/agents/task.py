@@ -3,7 +3,7 @@
 >>> behind_prefill("SELECT", " name FROM customers")
 'SELECT name FROM customers'
 
-A ``Task`` is opened by ``agents.opening``; it asks the model, executes queries once each, and makes the ``Episode`` in
+A ``Task`` is opened by ``agents.setup``; it asks the model, executes queries once each, and makes the ``Episode`` in
 the end.
 """
 
@@ -85,10 +85,10 @@ class Task:
         """The result of executing ``sql``, once per episode."""
         if not sql:
             return RunResult(False, error="no SQL", error_kind="empty")
-        known = self.candidate(sql)
-        if known.result is None:
-            known.result = run_bounded(self.resources.database, sql, self.config.execution)
-        return known.result
+        candidate = self.candidate(sql)
+        if candidate.result is None:
+            candidate.result = run_bounded(self.resources.database, sql, self.config.execution)
+        return candidate.result
 
     def candidate(self, sql: str) -> Candidate:
         """What is known of a query in this episode."""
@@ -127,7 +127,7 @@ class Task:
     ) -> list[Draft]:
         """The same with the completions behind them. constrained: under the schema's grammar in any case.
 
-        Raises UsageError where the database takes structured queries only, EpisodeFailed where the model fails.
+        Raises UsageError where the database takes structured queries only, EpisodeError where the model fails.
         """
         if takes_no_sql(self.resources.database):
             raise UsageError(f"{self.resources.database.name} takes no SQL; ask it with --controller vizql")
@@ -161,11 +161,11 @@ class Task:
         return Sampling(react.temperature, react.top_p) if react.do_sample else None
 
     def ask(self, messages: Sequence[Message], kind: str = "act", **options: Any) -> Completion:
-        """The loop's next turn: greedy, or seeded with ``do_sample``. Raises EpisodeFailed."""
+        """The loop's next turn: greedy, or seeded with ``do_sample``. Raises EpisodeError."""
         return self.complete(messages, kind, sampling=self.sampling(), n=1, **options)[0]
 
     def complete(self, messages: Sequence[Message], kind: str, **options: Any) -> list[Completion]:
-        """``n`` completions of one prompt, each recorded in ``calls``. Raises EpisodeFailed("model", ...).
+        """``n`` completions of one prompt, each recorded in ``calls``. Raises EpisodeError("model", ...).
 
         A text past the limits (``sql.bounds``) is replaced by a line that says so, which is neither an action nor SQL,
         and counted in ``flags["past_limits"]``.
@@ -204,12 +204,12 @@ class Task:
         """The names of the checks that find a query that ran suspicious."""
         from nl2sql.agents.checks.suspicions import suspicions
 
-        known = self.candidate(sql)
-        if known.warnings is None:
+        candidate = self.candidate(sql)
+        if candidate.warnings is None:
             result, database = self.result_of(sql), self.resources.database
-            noted = suspicions(self.question.text, sql, database, result, self.config.suspicions)
-            known.warnings = tuple(dict.fromkeys(item.check for item in noted))
-        return known.warnings
+            warnings = suspicions(self.question.text, sql, database, result, self.config.suspicions)
+            candidate.warnings = tuple(dict.fromkeys(item.check for item in warnings))
+        return candidate.warnings
 
     def episode(
         self,

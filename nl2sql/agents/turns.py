@@ -21,7 +21,7 @@ from typing import Any
 from nl2sql.agents import prompts
 from nl2sql.agents.agent_tools import action_space, own_tools
 from nl2sql.agents.grammars import select
-from nl2sql.agents.record import EpisodeFailed, blaming_model, failed
+from nl2sql.agents.record import EpisodeError, blaming_model, failed
 from nl2sql.agents.task import State, Task
 from nl2sql.config import Config
 from nl2sql.errors import one_line
@@ -132,7 +132,7 @@ def fit_window(state: State, form: Form) -> Prompt:
 
     Window rule: when transcript plus ``max_new_tokens`` would outgrow it, the oldest observations after the
     bootstrap are replaced by a line that says how much was left out (``flags["elided_observations"]`` counts);
-    if that is not enough, EpisodeFailed("controller", "window_exceeded: ..."). Nothing is cut silently.
+    if that is not enough, EpisodeError("controller", "window_exceeded: ..."). Nothing is cut silently.
     """
     task = state.task
     room = task.resources.model.context_window - task.config.react.max_new_tokens
@@ -148,7 +148,7 @@ def fit_window(state: State, form: Form) -> Prompt:
             spent = f"react.max_new_tokens={task.config.react.max_new_tokens}"
             left = f"the {max(room, 0)} tokens that {spent} leaves of {task.resources.model.context_window}"
             advice = "lower it, or schema_text.max_tokens"
-            raise EpisodeFailed("controller", f"window_exceeded: the transcript needs more than {left}; {advice}")
+            raise EpisodeError("controller", f"window_exceeded: the transcript needs more than {left}; {advice}")
         state.history[at] = f"Observation: ({len(state.history[at]) - 13} characters left out)"
         task.count("elided_observations")
 
@@ -185,11 +185,11 @@ def definitions(task: Task) -> list[ToolDefinition]:
     what its attribute ``parameters`` says, or any.
     """
     text = prompts.prompt("react_system", task.config.prompts)
-    described = {name: says for name, _, says in prompts.TOOL_LINE.findall(text)}
+    described = {name: description for name, _, description in prompts.TOOL_LINE.findall(text)}
     functions: list[ToolDefinition] = []
     for name, tool in action_space(task.resources).items():
         parameters = {"type": "object"} if tool.parameters is None else tool.parameters
-        about = {"name": name, "description": described.get(name, tool.says), "parameters": parameters}
+        about = {"name": name, "description": described.get(name, tool.description), "parameters": parameters}
         functions.append({"type": "function", "function": about})
     return functions
 
@@ -234,17 +234,17 @@ def as_action(text: str) -> tuple[str, int]:
     """
     if past_limits(text):
         return text, 0
-    said, written = _calls(text)
+    before, written = _calls(text)
     calls = [call for call in map(_call, written) if call is not None]
     if not calls:
         return text, 0
-    lines = [said.strip(), prompts.action_line(*calls[0])]
+    lines = [before.strip(), prompts.action_line(*calls[0])]
     return "\n".join(line for line in lines if line), len(calls) - 1
 
 
 def _calls(text: str) -> tuple[str, list[Any]]:
     """The text before the calls, and the JSON of the calls."""
-    said, *marked = text.split(OPENING)
+    before, *marked = text.split(OPENING)
     calls: list[Any] = []
     if not marked:
         try:
@@ -257,7 +257,7 @@ def _calls(text: str) -> tuple[str, list[Any]]:
             calls.append(decode_json(part.lstrip())[0])
         except ValueError:
             continue
-    return said, calls
+    return before, calls
 
 
 def _call(call: Any) -> tuple[str, dict[str, Any]] | None:

@@ -9,8 +9,8 @@ from nl2sql.benchmarks.core import (
     LEFT_OUT_FLAGS,
     FolderBenchmark,
     draw_sample,
-    left_out_counts,
-    left_out_reason,
+    excluded_counts,
+    exclusion_reason,
     scorable,
 )
 from nl2sql.benchmarks.load import available_benchmarks, load_benchmark
@@ -20,8 +20,8 @@ __all__ = [
     "FolderBenchmark",
     "available_benchmarks",
     "draw_sample",
-    "left_out_counts",
-    "left_out_reason",
+    "excluded_counts",
+    "exclusion_reason",
     "load_benchmark",
     "scorable",
 ]

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nl2sql.benchmarks.core import left_out_reason, scorable
+from nl2sql.benchmarks.core import exclusion_reason, scorable
 from nl2sql.errors import DatabaseError, Nl2SqlError, UsageError
 from nl2sql.eval import Scores, score_many
 from nl2sql.eval.predictions import with_gold
@@ -69,7 +69,7 @@ def check_questions(
         from nl2sql.databases.sqlite.database import default_pool
 
         pool = default_pool()
-    wanted = [q for q in questions if (left_out_reason(q) or "no_gold") in FOUND_HERE]
+    wanted = [q for q in questions if (exclusion_reason(q) or "no_gold") in FOUND_HERE]
     checker = _Checker(benchmark, pool, timeout_s, max_rows)
     for db_id in dict.fromkeys(question.db_id for question in wanted):
         checker.prepare(db_id)
@@ -261,7 +261,7 @@ def _correction(where: str, entry: Any) -> Correction:
 
 
 def corrected(questions: Iterable[Question], corrections: Mapping[str, Correction]) -> list[Question]:
-    """The questions as corrected; one that is unfit is flagged so (``left_out_reason``)."""
+    """The questions as corrected; one that is unfit is flagged so (``exclusion_reason``)."""
     return [_corrected(question, corrections.get(question.id, Correction())) for question in questions]
 
 

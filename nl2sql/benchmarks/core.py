@@ -1,7 +1,7 @@
 """Loaded benchmarks: questions, splits, where the databases lie and what is said of their columns, which items are left
 out of scores, and a seeded sample of the questions.
 
->>> left_out_reason(Question("How many?", "shop", meta={"no_gold": True}))
+>>> exclusion_reason(Question("How many?", "shop", meta={"no_gold": True}))
 'no_gold'
 >>> questions = [Question("How many?", db_id, f"{db_id}-{n}") for db_id in ("a", "b") for n in range(9)]
 >>> sorted(question.db_id for question in draw_sample(questions, 4))
@@ -45,7 +45,7 @@ LEFT_OUT_FLAGS = (
 )
 
 
-def left_out_reason(question: Question) -> str | None:
+def exclusion_reason(question: Question) -> str | None:
     """Why an item is not scored: a flag's name or ``gold_rows=0``; None where it is scored."""
     for flag in LEFT_OUT_FLAGS:
         if question.meta.get(flag):
@@ -56,12 +56,12 @@ def left_out_reason(question: Question) -> str | None:
 
 def scorable(question: Question) -> bool:
     """Whether the item takes part in scores: no flag of ``LEFT_OUT_FLAGS``, and its gold is known to return rows."""
-    return left_out_reason(question) is None
+    return exclusion_reason(question) is None
 
 
-def left_out_counts(questions: Iterable[Question]) -> dict[str, int]:
+def excluded_counts(questions: Iterable[Question]) -> dict[str, int]:
     """Reason -> number of items left out for it, for the report beside every score."""
-    reasons = Counter(reason for question in questions if (reason := left_out_reason(question)))
+    reasons = Counter(reason for question in questions if (reason := exclusion_reason(question)))
     return dict(sorted(reasons.items()))
 
 
@@ -98,9 +98,9 @@ class FolderBenchmark:
         return f"expected {db_id}/{db_id}.sqlite in {self.source} or in {folders}"
 
     @property
-    def left_out(self) -> dict[str, int]:
+    def excluded(self) -> dict[str, int]:
         """Reason -> number of items that scores leave out."""
-        return left_out_counts(self.questions)
+        return excluded_counts(self.questions)
 
     def fingerprints(self) -> dict[str, str]:
         """Content hashes: "questions" (id, text, golds, evidence), and one per database in use."""
@@ -109,12 +109,12 @@ class FolderBenchmark:
         digest = hashlib.sha256()
         for q in self.questions:
             digest.update(json.dumps([q.id, q.db_id, q.text, q.evidence, list(q.gold)]).encode())
-        prints = {"questions": digest.hexdigest()}
+        hashes = {"questions": digest.hexdigest()}
         for db_id in sorted({q.db_id for q in self.questions}):
             path = self.files.get(db_id)
             if path is not None and path.exists():
-                prints[db_id] = fingerprint_sqlite(path)
-        return prints
+                hashes[db_id] = fingerprint_sqlite(path)
+        return hashes
 
     def __repr__(self) -> str:
         databases = len({q.db_id for q in self.questions})
@@ -316,7 +316,7 @@ def interactions(questions: Iterable[Question]) -> list[list[Question]]:
     return [sorted(group, key=lambda turn: turn.meta.get("turn", 0)) for group in groups.values()]
 
 
-def behind_left_out(questions: Iterable[Question]) -> set[str]:
+def behind_excluded(questions: Iterable[Question]) -> set[str]:
     """The ids of turns that are scored themselves, behind a turn of their dialogue that scores leave out."""
     behind = (turn for turns in interactions(questions) for turn in dropwhile(scorable, turns))
     return {turn.id for turn in behind if scorable(turn)}

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from nl2sql.benchmarks.core import FolderBenchmark, left_out_reason
+from nl2sql.benchmarks.core import FolderBenchmark, exclusion_reason
 from nl2sql.benchmarks.packaged import (
     PACKAGED_DIALOGUES,
     VIZQL,
@@ -83,7 +83,7 @@ def load_benchmark(
 def check_databases(benchmark: Benchmark) -> None:
     """Raises BenchmarkError where a folder has questions, and not one of their databases, and says where these are."""
     if isinstance(benchmark, FolderBenchmark) and benchmark.questions and not benchmark.files:
-        missing = [question.db_id for question in benchmark.questions if left_out_reason(question) == "db_missing"]
+        missing = [question.db_id for question in benchmark.questions if exclusion_reason(question) == "db_missing"]
         first = next(iter(missing), benchmark.questions[0].db_id)
         raise BenchmarkError(f"no database of {benchmark.name!r} was found; {benchmark.expected(first)}")
 
@@ -234,8 +234,8 @@ class OnEngine:
 
     def fingerprints(self) -> dict[str, str]:
         """Content hashes: "questions", and one per database in use."""
-        prints = {"questions": content_key([[question_key(q), *q.gold] for q in self.questions])}
-        return prints | {db_id: self.database(db_id).fingerprint for db_id in sorted({q.db_id for q in self.questions})}
+        hashes = {"questions": content_key([[question_key(q), *q.gold] for q in self.questions])}
+        return hashes | {db_id: self.database(db_id).fingerprint for db_id in sorted({q.db_id for q in self.questions})}
 
 
 def on_engine(benchmark: Benchmark, url: str) -> OnEngine:

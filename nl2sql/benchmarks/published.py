@@ -117,14 +117,14 @@ def _ambiguous(record: Record, named: Sequence[Record], known: Mapping[int, Reco
     if not (record.get("query") and record.get("amb_user_query") and (critical or hidden)):
         return {}
     gone = {entry.get("deleted_knowledge") for entry in hidden}
-    says = []
+    definitions = []
     for entry in (*critical, *(in_query.get("non_critical_ambiguity") or ()), *hidden):
         defined = known.get(entry.get("deleted_knowledge"), {})
-        says.append([str(entry["term"]), str(defined.get("definition") or entry.get("sql_snippet") or "")])
+        definitions.append([str(entry["term"]), str(defined.get("definition") or entry.get("sql_snippet") or "")])
     told = {
         "question": record["amb_user_query"],
         "evidence": _evidence(entry for entry in named if entry["id"] not in gone),
-        "says": says,
+        "says": definitions,
         "points": len(critical) + len(hidden),
     }
     return {"user": told}

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 20
 MOST_STALE = 3
-MENDED = "-- mended without the model; it runs, and may still not be what was asked:"
+FIXED = "-- mended without the model; it runs, and may still not be what was asked:"
 
 
 def answer_text(episode: Episode, database: Database) -> str:
@@ -69,11 +69,11 @@ def _explained(episode: Episode, database: Database) -> list[str]:
 
     known = explanation(episode.sql, database)
     lines = [f"-- {escaped(line)}" for line in known.lines()[1:] if not line.endswith(": N/A")]
-    if not known.mended:
+    if not known.fixed:
         return lines
-    result = database.run(known.mended, timeout_s=10.0, max_rows=MOST_ROWS + 1)
+    result = database.run(known.fixed, timeout_s=10.0, max_rows=MOST_ROWS + 1)
     shown = rows_text(result.columns, result.rows) if result.success else [f"-- {escaped(str(result.error))}"]
-    return [*lines, MENDED, printable(known.mended), *shown]
+    return [*lines, FIXED, printable(known.fixed), *shown]
 
 
 def rows_text(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:

@@ -53,7 +53,7 @@ def check_data(
       nl2sql data check --benchmark spider --split holdout --json
       nl2sql data check --questions dev.json --databases database --draft corrections.yaml
     """
-    from nl2sql.benchmarks import left_out_counts, load_benchmark
+    from nl2sql.benchmarks import excluded_counts, load_benchmark
     from nl2sql.benchmarks.check import FOUND_HERE, check_questions
     from nl2sql.benchmarks.core import has_dialogues, interactions
     from nl2sql.benchmarks.load import check_databases, named
@@ -70,21 +70,21 @@ def check_data(
         from nl2sql.benchmarks.check import draft as drafted
 
         draft.write_text(drafted(faults, loaded.questions), encoding="utf-8")
-    left_out = {k: n for k, n in left_out_counts(loaded.questions).items() if k not in FOUND_HERE}
-    checked = len(loaded.questions) - sum(left_out.values())
+    excluded = {k: n for k, n in excluded_counts(loaded.questions).items() if k not in FOUND_HERE}
+    checked = len(loaded.questions) - sum(excluded.values())
     failing = len({fault.id for fault in faults})
     dialogues = len(interactions(loaded.questions)) if has_dialogues(loaded.questions) else 0
     if as_json:
         failed = [asdict(fault) for fault in faults]
         report = {"benchmark": loaded.name, "split": split, "n": checked, "failing": failing, "failed": failed}
         counted = {"dialogues": dialogues} if dialogues else {}
-        print(json.dumps({**report, **counted, "left_out": left_out}, ensure_ascii=False))
+        print(json.dumps({**report, **counted, "left_out": excluded}, ensure_ascii=False))
     else:
         for fault in faults:
             print(f"{fault.id} ({fault.db_id}): {fault.reason}")
-        passed_over = ", ".join(f"{count} {reason}" for reason, count in left_out.items())
+        passed_over = ", ".join(f"{count} {reason}" for reason, count in excluded.items())
         where = f", in {dialogues} dialogues" if dialogues else ""
-        passed = f"; passed over: {passed_over}" if left_out else ""
+        passed = f"; passed over: {passed_over}" if excluded else ""
         print(f"{checked - failing} of {checked} items are sound{where}{passed}")
     if faults:
         raise typer.Exit(1)
@@ -95,7 +95,7 @@ def explain(
     db: opt.Database,
     corpus: Annotated[Path | None, typer.Option(help="A corpus to take similar fixes from.")] = None,
     threshold: Annotated[float, typer.Option(min=0, max=1, help="Cosine that a similar fix must have.")] = 0.7,
-    mend: Annotated[bool, typer.Option("--mend", help="Also try a repair that needs no model.")] = False,
+    autofix: Annotated[bool, typer.Option("--mend", help="Also try a repair that needs no model.")] = False,
     as_json: opt.Json = False,
 ) -> None:
     """Compile a statement without running it. An invalid one: its error, the violated constraint, an alternative,
@@ -112,14 +112,14 @@ def explain(
 
     text = sys.stdin.buffer.read().decode("utf-8", "replace") if sql == "-" else sql
     with closing(open_database(db)) as database, opt.open_corpus(corpus) as opened:
-        known = explanation(text, database, corpus=opened, threshold=threshold, mending=mend)
+        known = explanation(text, database, corpus=opened, threshold=threshold, fix=autofix)
     if as_json:
-        mended = {"mended": known.mended or None} if mend else {}
-        print(json_text(known.response.model_dump(mode="json") | mended, indent=2))
+        fixed = {"mended": known.fixed or None} if autofix else {}
+        print(json_text(known.response.model_dump(mode="json") | fixed, indent=2))
     else:
         print("\n".join(known.lines()))
-        if mend and not known.response.valid:
-            print(f"mended: {known.mended or 'no repair without a model'}")
+        if autofix and not known.response.valid:
+            print(f"mended: {known.fixed or 'no repair without a model'}")
     if not known.response.valid:
         raise typer.Exit(1)
 
@@ -167,13 +167,13 @@ def build_command(
         index = _copy(files, out)
     report: dict[str, Any] = {"benchmark": loaded.name, "split": split, "method": method, "n": len(index)}
     report |= {"databases": len(everything), "built": record.built, "seconds": round(seconds, 3)}
-    report |= {"left_out": record.left_out, "fingerprint": fingerprint}
+    report |= {"left_out": record.excluded, "fingerprint": fingerprint}
     if as_json:
         print(json.dumps({**report, "files": index}, ensure_ascii=False))
         return
     what = "suites" if method == "suite" else "databases with replicas"
     print(f"{len(everything)} databases for {len(index)} questions; {record.built} {what} in {seconds:.1f} s")
-    print(opt.left_out_line(record.left_out), end="")
+    print(opt.excluded_line(record.excluded), end="")
     print(f"fingerprint {fingerprint[:16]}")
 
 
@@ -257,7 +257,7 @@ def _print(report: dict[str, Any], survivors: int) -> None:
     least = report["neighbours_per_gold_least"]
     print(f"{report['method']}: {report['n']} golds, {report['neighbours']} neighbours (at least {least} per gold)")
     if not report["neighbours"]:
-        print(opt.left_out_line(report["left_out"]), end="")
+        print(opt.excluded_line(report["left_out"]), end="")
         return
     print(
         f"killed {report['micro']:.2%} of neighbours (mean over golds {report['macro']:.2%}; "
@@ -270,7 +270,7 @@ def _print(report: dict[str, Any], survivors: int) -> None:
     for kind, row in report["by_kind"].items():
         print(f"  {kind:16} {row['n']:>6} {_percent(row['rate']):>9}")
     print(f"built {report['built']} in {report['build_seconds']:.1f} s, checked in {report['check_seconds']:.1f} s")
-    print(opt.left_out_line(report["left_out"]), end="")
+    print(opt.excluded_line(report["left_out"]), end="")
     alive = report["survivors"]
     if alive:
         print(f"survivors: {len(alive)}{f', the first {survivors}' if len(alive) > survivors else ''}")

@@ -166,20 +166,20 @@ def to_score(
     name: str, benchmark: interfaces.Benchmark, asked: Iterable[interfaces.Question]
 ) -> tuple[list[interfaces.Question], dict[str, int]]:
     """The questions that can be scored, and reason -> how many are left out. Raises BenchmarkError for none."""
-    from nl2sql.benchmarks import left_out_counts, scorable
+    from nl2sql.benchmarks import excluded_counts, scorable
     from nl2sql.benchmarks.load import check_databases
 
     asked = list(asked)
-    kept, left_out = [question for question in asked if scorable(question)], left_out_counts(asked)
+    kept, excluded = [question for question in asked if scorable(question)], excluded_counts(asked)
     if not kept:
         check_databases(benchmark)
-        raise BenchmarkError(f"benchmark {name!r} has no question to score; left out: {left_out or 'none'}")
-    return kept, left_out
+        raise BenchmarkError(f"benchmark {name!r} has no question to score; left out: {excluded or 'none'}")
+    return kept, excluded
 
 
-def left_out_line(left_out: Mapping[str, int]) -> str:
+def excluded_line(excluded: Mapping[str, int]) -> str:
     """How many questions are left out, by reason, as a line; "" for none."""
-    return f"left out: {', '.join(f'{n} {reason}' for reason, n in left_out.items())}\n" if left_out else ""
+    return f"left out: {', '.join(f'{n} {reason}' for reason, n in excluded.items())}\n" if excluded else ""
 
 
 def open_asked(db: str) -> interfaces.Database:

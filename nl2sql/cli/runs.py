@@ -67,8 +67,8 @@ def runs_command(
     for entry in listed:
         if entry.problem:
             print(f"note: {entry.problem}")
-    if owed := [entry for entry in listed if not entry.running and entry.state not in ("done", "unreadable")]:
-        print(f"next: {_going_on(Path(owed[0].path))}")
+    if pending := [entry for entry in listed if not entry.running and entry.state not in ("done", "unreadable")]:
+        print(f"next: {_going_on(Path(pending[0].path))}")
 
 
 def _check_folder(folder: Path) -> None:
@@ -317,7 +317,7 @@ def export_command(
     print(f"exported {count} episodes of {run} to {place}, {said} their texts")
     if contents.note:
         print(f"note: {one_line(contents.note)}")
-    if contents.owed:
+    if contents.pending:
         print(f"note: {contents.state}; what was exported says so")
 
 

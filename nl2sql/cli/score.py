@@ -96,7 +96,7 @@ def score_command(
     benchmark = named(benchmark, questions, databases)
     loaded = load_benchmark(benchmark, split=split, engine_url=engine_url)
     asked = list(loaded.questions) if gold is None else with_golds(loaded.questions, gold)
-    kept, left_out = opt.to_score(benchmark, loaded, asked)
+    kept, excluded = opt.to_score(benchmark, loaded, asked)
     tables = any(question.meta.get("gold_tables") for question in kept)
     set_aside = {question.id for question in asked} - {question.id for question in kept}
     read = {str(file): read_predictions(file, asked) for file in files}
@@ -104,7 +104,7 @@ def score_command(
     if only_answered:
         open_ = {question.id for question in kept if any(question.id not in given for given in answers.values())}
         kept = [question for question in kept if question.id not in open_]
-        left_out |= {"unanswered": len(open_)} if open_ else {}
+        excluded |= {"unanswered": len(open_)} if open_ else {}
         set_aside |= open_
         if not kept:
             raise UsageError("--only-answered leaves no question: no one is answered in every file")
@@ -124,13 +124,13 @@ def score_command(
     for file, result in runs:
         result.warnings[:0] = read[str(file)][1]
     if as_json:
-        record = {"benchmark": loaded.name, "split": split, "left_out": left_out, **_as_dict(runs, kept)}
+        record = {"benchmark": loaded.name, "split": split, "left_out": excluded, **_as_dict(runs, kept)}
         overlay = {"corrections": overlay_record(len(told), found)} if found else {}
         overlay |= {"before_after": {str(file): pairs for file, pairs in perturbed.items()}} if perturbed else {}
         overlay |= {"reliability": {str(file): by_cost for file, by_cost in reliable.items()}} if reliable else {}
         print(json.dumps({**record, **overlay}, ensure_ascii=False))
         return
-    _print(left_out, runs, kept)
+    _print(excluded, runs, kept)
     for file, pairs in perturbed.items():
         test = pairs["paired"]
         both = f"EX before {percent(pairs['before'])}, after {percent(pairs['after'])}"
@@ -175,7 +175,7 @@ def _by_dialogue(scores: Scores, questions: list[Question]) -> dict[str, Any]:
     return {"dialogues": matches(questions, {item.id: item.ex for item in scores.items})}
 
 
-def _print(left_out: dict[str, int], runs: list[tuple[Path, Scores]], questions: list[Question]) -> None:
+def _print(excluded: dict[str, int], runs: list[tuple[Path, Scores]], questions: list[Question]) -> None:
     for file, scores in runs:
         names = list(scores.columns())
         print(f"{file}: {len(scores.items)} items")
@@ -198,7 +198,7 @@ def _print(left_out: dict[str, int], runs: list[tuple[Path, Scores]], questions:
             print(f"  gold does not run, counted as wrong: {len(broken)} ({broken[0].id}: {broken[0].gold_error})")
         for warning in scores.all_warnings():
             print(f"  note: {warning}")
-    print(opt.left_out_line(left_out), end="")
+    print(opt.excluded_line(excluded), end="")
     first = runs[0][1]
     for file, scores in runs[1:]:
         for name, test in first.paired(scores).items():
@@ -272,7 +272,7 @@ def compare_command(
     if shared is not None and not shared:
         raise UsageError(f"{a} and {b} share no question; compare runs over the same split")
     questions = [question for question in loaded.questions if shared is None or question.id in shared]
-    kept, left_out = opt.to_score(benchmark, loaded, questions)
+    kept, excluded = opt.to_score(benchmark, loaded, questions)
     set_aside = {question.id for question in loaded.questions} - {question.id for question in kept}
     usable = {
         label: {id_: sql for id_, sql in given.items() if id_ not in set_aside and (not shared or id_ in shared)}
@@ -297,14 +297,14 @@ def compare_command(
         about: dict[str, Any] = {"predictions": str(file), "missing": side.missing, "surplus": side.surplus}
         sides[label] = about | {"warnings": warnings}
     if as_json:
-        about = {"benchmark": loaded.name, "split": split, "rule": rule, "n": len(kept), "left_out": left_out}
+        about = {"benchmark": loaded.name, "split": split, "rule": rule, "n": len(kept), "left_out": excluded}
         overlay = {"corrections": overlay_record(len(told), found)} if found else {}
         print(json.dumps({**about, "files": sides, **compared.to_dict(), **overlay}, ensure_ascii=False))
         return
     if format_:
         print(FORMATS[format_](_metric_rows(compared)))
         return
-    _print_compared(sides, left_out, compared, show)
+    _print_compared(sides, excluded, compared, show)
     if found:
         print(f"\nall of it as corrected; beside it as published:\n{overlay_text(rule, len(told), found)}")
 
@@ -344,7 +344,7 @@ def _common(plans: list[dict[str, Any]], a: Path, b: Path) -> dict[str, Any]:
     return first if first.get("split") == other.get("split") else {**first, "split": None}
 
 
-def _print_compared(sides: dict[str, Any], left_out: dict[str, int], compared: Comparison, show: int) -> None:
+def _print_compared(sides: dict[str, Any], excluded: dict[str, int], compared: Comparison, show: int) -> None:
     from nl2sql.eval.tables import FORMATS
 
     for label, side in sides.items():
@@ -354,7 +354,7 @@ def _print_compared(sides: dict[str, Any], left_out: dict[str, int], compared: C
                 print(f"  {what}: {len(side[what])} ({_listed(side[what], max(show, 1))})")
     for warning in dict.fromkeys(warning for side in sides.values() for warning in side["warnings"]):
         print(f"note: {one_line(warning)}")
-    print(opt.left_out_line(left_out), end="")
+    print(opt.excluded_line(excluded), end="")
     counted = ["n", "A", "B", "A - B", "won", "lost"]
     groups = [
         [f"{grouping} {value}", str(group.n), *_rates(group.a, group.b), str(group.wins), str(group.losses)]

@@ -105,8 +105,8 @@ def compile_command(
     \b
     Example: nl2sql data vizql compile query.json --source scale_models.yaml
     """
+    from nl2sql.vizql.autofix import as_json as one_line_json
     from nl2sql.vizql.compile import compiled
-    from nl2sql.vizql.mending import as_json as one_line_json
     from nl2sql.vizql.query import Request, as_request
 
     settings, document, described, validation = _validated(file, source, overrides)
@@ -195,7 +195,7 @@ def _read_document(file: str) -> Any:
 
 def _show_validation(validation: Validation, as_json: bool) -> None:
     """Print a validation as JSON, or for people: each error with the ways to mend it below."""
-    from nl2sql.vizql.mending import as_json as one_line_json
+    from nl2sql.vizql.autofix import as_json as one_line_json
 
     if as_json:
         print(one_line_json(validation.to_dict()))

@@ -84,7 +84,7 @@ class ReactConfig(_Frozen):
     explain: bool = False  # validate_sql also asks the engine to compile the query; always on other engines than SQLite
     suggestions: bool = False  # the observation of validate_sql names what may have been meant
     # a query that ran is repaired, once, where the model gave it a lower probability, or a suspicion stands; 0: off
-    sure: float = Field(0.0, ge=0, le=1)
+    confident_at: float = Field(0.0, ge=0, le=1)
     # the first repair_sql writes so many queries under another order of the tables, and takes the best; 0: as specified
     repair_samples: int = Field(0, ge=0, le=64)
     best_so_far: bool = False  # steps used up, before ``vanilla``: the SQL that ran, or that runs and was not refused
@@ -130,7 +130,7 @@ class CandidatesConfig(_Frozen):
     n: int = Field(8, ge=1, le=256)  # candidates per question
     greedy: bool = True  # the first is the control's own greedy answer
     constrained: bool = True  # the last is written under the schema's grammar, where the model takes grammars
-    views: int = Field(1, ge=1, le=64)  # prompts that share them, each with the tables in another order
+    schema_orders: int = Field(1, ge=1, le=64)  # prompts that share them, each with the tables in another order
     temperature: float = Field(0.8, ge=COLDEST)  # of the others
     top_p: float = Field(0.95, gt=0, le=1)  # of the others
     # among those that run
@@ -140,7 +140,7 @@ class CandidatesConfig(_Frozen):
     vote_weight: float = Field(1.0, ge=0)
     suspicion_weight: float = Field(2.0, ge=0)  # taken off a suspicious candidate; 0: not looked at
     # of choose logprob: no other candidate is asked for where the greedy one is so likely and not suspicious; 0: never
-    sure: float = Field(0.0, ge=0, le=1)
+    confident_at: float = Field(0.0, ge=0, le=1)
     # no further view is asked where so large a share gives the same rows; 0: never
     agree: float = Field(0.0, ge=0, le=1)
     seconds: float = Field(0.0, ge=0)  # no further view is asked that would end later; 0: no limit
@@ -151,7 +151,7 @@ class CandidatesConfig(_Frozen):
     @property
     def asks_greedy_alone(self) -> bool:
         """Whether the greedy answer is asked for first, and others only where it is not sure."""
-        return self.choose == "logprob" and self.sure > 0
+        return self.choose == "logprob" and self.confident_at > 0
 
 
 class FewShotConfig(_Frozen):
@@ -344,7 +344,7 @@ PRESETS: dict[str, dict[str, Any]] = {  # controller -> the config that it start
     "react_plus": {
         "react": dict.fromkeys(SWITCHES, True)
         | CHECKS
-        | {"history_order": "schema_first", "max_steps": 16, "sure": 0.8, "repair_samples": 5},
+        | {"history_order": "schema_first", "max_steps": 16, "confident_at": 0.8, "repair_samples": 5},
         **HELPED,
         "candidates": LIKELIEST,
     },
@@ -360,6 +360,6 @@ PRESETS: dict[str, dict[str, Any]] = {  # controller -> the config that it start
         "constrain": "auto",
         "react": {**CHECKS, "max_new_tokens": 128},
         **HELPED,
-        "candidates": LIKELIEST | {"n": 24, "views": 4, "sure": 0.8, "agree": 0.8, "seconds": 8.0},
+        "candidates": LIKELIEST | {"n": 24, "schema_orders": 4, "confident_at": 0.8, "agree": 0.8, "seconds": 8.0},
     },
 }

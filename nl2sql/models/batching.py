@@ -277,11 +277,11 @@ class BatchWorker:
         rows: list[Row] = []
         segments: list[Segment] = []
         budget, full = PREFILL_CHUNK, False
-        drafts = max(1, _DRAFT_TOKENS // max(1, len(self._active)))
+        most = max(1, _DRAFT_TOKENS // max(1, len(self._active)))
         for row in list(self._active):
             if row.slot is not None and row.ids:
-                if self.decoder.drafts:
-                    row.proposed = row.propose(drafts)
+                if self.decoder.prompt_lookup:
+                    row.proposed = row.propose(most)
                 rows.append(row)
                 segments.append(Segment(row.slot, [row.ids[-1], *row.proposed], 1 + len(row.proposed)))
                 continue

@@ -51,7 +51,7 @@ class LocalModel:
         batch_size: int = 32,
         max_cache_bytes: int | None = None,
     ) -> None:
-        from nl2sql.models.packed import pack
+        from nl2sql.models.prepacked_weights import pack
         from nl2sql.models.rows import Constrainer
 
         self.name = name

@@ -85,11 +85,11 @@ class _Batch:
 class SlotDecoder:
     """Ragged prefill and decoding over slots. model: a transformers causal LM in eval mode; decoders may share it.
 
-    ``token_bytes``: memory of one token's keys and values (0: unknown). ``drafts``: whether several tokens of a row can
-    be tried at once and taken back by ``crop`` at no cost.
+    ``token_bytes``: memory of one token's keys and values (0: unknown). ``prompt_lookup``: whether several tokens
+    of a row can be tried at once and taken back by ``crop`` at no cost.
     """
 
-    drafts = True
+    prompt_lookup = True
 
     def __init__(self, model: Any, token_bytes: int = 0) -> None:
         self.model = model
@@ -277,7 +277,7 @@ class SequentialDecoder:
     """
 
     token_bytes = 0
-    drafts = False
+    prompt_lookup = False
 
     def __init__(self, model: Any) -> None:
         self.model = model

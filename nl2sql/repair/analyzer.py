@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from nl2sql.databases.schema import quote_name
 from nl2sql.errors import Nl2SqlError
 from nl2sql.repair import registry
-from nl2sql.repair.deterministic import mend, mistaken_name
+from nl2sql.repair.deterministic import autofix, mistaken_name
 from nl2sql.repair.readings import UNIT
 from nl2sql.repair.registry import ExplainAnalyzeResponse, RepairGuidance, SimilarFix
 from nl2sql.repair.schema_names import has_column, key_condition, similar_columns, similar_names, with_derived
@@ -328,7 +328,7 @@ class Explanation:
     """What is known of a statement: the dry run's response, and the statement mended without a model ("" without)."""
 
     response: ExplainAnalyzeResponse
-    mended: str = ""
+    fixed: str = ""
 
     def lines(self) -> list[str]:
         """The error, its category, what it violates, what to do instead, similar fixes; ``valid`` for a sound one."""
@@ -347,15 +347,15 @@ class Explanation:
 
 
 def explanation(
-    sql: str, database: Database, *, corpus: Corpus | None = None, threshold: float = 0.7, mending: bool = True
+    sql: str, database: Database, *, corpus: Corpus | None = None, threshold: float = 0.7, fix: bool = True
 ) -> Explanation:
-    """Dry-run a statement; with ``mending`` also repair an invalid one without a model. Raises DatabaseError."""
+    """Dry-run a statement; with ``fix`` also repair an invalid one without a model. Raises DatabaseError."""
     version = engine_version(database)
     analyzer = ErrorAnalyzer(database.dialect, corpus, threshold=threshold, search_s=PATIENT_SEARCH_S, version=version)
     try:
         response = explain_analyze(sql, database, analyzer=analyzer)
     finally:
         analyzer.close()
-    if response.valid or not mending:
+    if response.valid or not fix:
         return Explanation(response)
-    return Explanation(response, mend(sql, response.error or "", database, database.schema()) or "")
+    return Explanation(response, autofix(sql, response.error or "", database, database.schema()) or "")

@@ -3,7 +3,7 @@
 Each step is a small change to the statement's tokens, and what comes of it must compile and have no mistaken name; else
 the statement is left to the model. Nothing here knows the question: a repaired statement runs, and may still be wrong.
 
-``mend("SELECT contct_name FROM customers", "no such column: contct_name", database, database.schema())`` gives
+``autofix("SELECT contct_name FROM customers", "no such column: contct_name", database, database.schema())`` gives
 ``SELECT contact_name FROM customers``.
 """
 
@@ -38,18 +38,18 @@ if TYPE_CHECKING:
 CLAUSES = frozenset(("select", "from", "join", "on", "where", "group by", "having", "order by", "limit"))
 # Signs between two columns; between a column and itself they say nothing.
 BESIDE = frozenset(("=", "==", "<>", "!=", "<", ">", "<=", ">=", "-", ","))
-MAX_MENDED = 10_000  # characters: a list of 9,000 names is read in 1.3 s
+MAX_FIXED = 10_000  # characters: a list of 9,000 names is read in 1.3 s
 MAX_STEPS = 4  # faults of one statement that are repaired in turn
 MAX_TRIED = 12  # candidates that the engine is asked about in one step
 WRONG_SHAPE = re.compile(r"intent_mismatch|missing_|clean_reject")  # no error of a name or a dialect
 
 
-def mend(sql: str, error: str, database: Database, schema: Schema) -> str | None:
+def autofix(sql: str, error: str, database: Database, schema: Schema) -> str | None:
     """``sql`` repaired, or None. ``error`` is the engine's message or the loop's reason.
 
     Deterministic. Asks the engine to compile candidates (``explain``), and runs nothing.
     """
-    if WRONG_SHAPE.search(error) or len(sql) > MAX_MENDED or past_limits(sql):
+    if WRONG_SHAPE.search(error) or len(sql) > MAX_FIXED or past_limits(sql):
         return None
     current = sql
     for _ in range(MAX_STEPS):

@@ -38,7 +38,7 @@ from tqdm.auto import tqdm
 from nl2sql import __version__
 from nl2sql.agents.controllers import get_controller, timeless
 from nl2sql.agents.prompts import prompt_hashes
-from nl2sql.agents.resources import members
+from nl2sql.agents.resources import part_fingerprints
 from nl2sql.config import build_config, config_keys, known_keys, merge, read_override
 from nl2sql.config.plugins import named_functions
 from nl2sql.errors import Cancelled, UsageError
@@ -50,9 +50,9 @@ from nl2sql.eval.tables import table_html, table_text
 from nl2sql.machine import from_json, from_yaml
 from nl2sql.models.load import resolve_spec
 from nl2sql.runs.dialogues import cell_notes
-from nl2sql.runs.evaluate import carry_out
+from nl2sql.runs.evaluate import run_trial
 from nl2sql.runs.folder import TABLE, left_as_found, locked, read_manifest, write_json
-from nl2sql.runs.job import LOCAL, Cell, Executor, RunContext, model_options
+from nl2sql.runs.job import LOCAL, Executor, RunContext, Trial, model_options
 from nl2sql.runs.plan import (
     RunSpec,
     absolute,
@@ -63,7 +63,7 @@ from nl2sql.runs.plan import (
     read_plan,
     weights_of,
 )
-from nl2sql.runs.rescore import owed_of
+from nl2sql.runs.rescore import pending_of
 from nl2sql.runs.run import Run, shared_ex
 from nl2sql.runs.summary import seconds_text, vizql_notes
 
@@ -80,7 +80,7 @@ MOST_CELLS = 500
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.,=+-]{0,80}")
 
 
-def read_grid(path: str | Path, overrides: Sequence[str] = ()) -> list[Cell]:
+def read_grid(path: str | Path, overrides: Sequence[str] = ()) -> list[Trial]:
     """The cells of a grid file, base first. Raises UsageError with one line that names what is wrong and where.
 
     overrides: ``key=value`` settings over the config of its base.
@@ -88,7 +88,7 @@ def read_grid(path: str | Path, overrides: Sequence[str] = ()) -> list[Cell]:
     return grid_data(path, overrides)[1]
 
 
-def grid_data(path: str | Path, overrides: Sequence[str] = ()) -> tuple[dict[str, Any], list[Cell]]:
+def grid_data(path: str | Path, overrides: Sequence[str] = ()) -> tuple[dict[str, Any], list[Trial]]:
     """A grid file's contents as plain data, for scripts that change the base, and its cells. Raises UsageError."""
     file = Path(path)
     try:
@@ -105,7 +105,7 @@ def grid_data(path: str | Path, overrides: Sequence[str] = ()) -> tuple[dict[str
         raise UsageError(f"grid {file}: {error}") from None
 
 
-def expand(data: Any, overrides: Sequence[str] = ()) -> list[Cell]:
+def expand(data: Any, overrides: Sequence[str] = ()) -> list[Trial]:
     """The cells of a grid given as plain data, with ``key=value`` overrides of its base's config. Raises UsageError."""
     _check_keys(_mapping(data, "the grid"), ("base", "design", "axes", "cells"), "the grid")
     base = dict(_mapping(data.get("base") or {}, "base"))
@@ -190,7 +190,7 @@ def _named(key: str, value: Any) -> str:
     return f"{key.rpartition('.')[2]}={text[-50:] or 'empty'}"
 
 
-def _cell(name: str, changed: Mapping[str, Any], base: Mapping[str, Any]) -> Cell:
+def _cell(name: str, changed: Mapping[str, Any], base: Mapping[str, Any]) -> Trial:
     options = {key: value for key, value in base.items() if key != "config"}
     options |= {key: value for key, value in changed.items() if key in PLAN_AXES}
     for key, example in LISTS.items():
@@ -211,7 +211,7 @@ def _cell(name: str, changed: Mapping[str, Any], base: Mapping[str, Any]) -> Cel
                 for part in reversed(key.split(".")):
                     value = {part: value}
                 merge(data, value)
-        return Cell(name, dict(changed), plan, build_config(data))
+        return Trial(name, dict(changed), plan, build_config(data))
     except UsageError as error:
         raise UsageError(f"cell {name}: {error}") from None
 
@@ -243,7 +243,7 @@ class Ablation:
     """The finished cells of a grid, base first."""
 
     folder: Path
-    cells: Sequence[Cell]
+    cells: Sequence[Trial]
     runs: Mapping[str, Run]
 
     def tests(self, metric: str | None = None) -> dict[str, PairedTest]:
@@ -292,7 +292,7 @@ class Ablation:
 
 
 def ablate(
-    cells: Sequence[Cell],
+    cells: Sequence[Trial],
     out: str | Path,
     *,
     command: str = "",
@@ -311,19 +311,21 @@ def ablate(
     with left_as_found(folder, new), locked(folder):
         _check_cells(folder, cells)
         finished = {cell.name: run for cell in cells if (run := _finished(folder / cell.name, cell)) is not None}
-        owed = sorted((cell for cell in cells if cell.name not in finished), key=lambda cell: model_options(cell.plan))
-        if owed:
-            _check_owed(owed, executor)
-            with RunContext(owed[0].plan, executor=executor) as context:
-                context.fit(owed[0])
+        pending = sorted(
+            (cell for cell in cells if cell.name not in finished), key=lambda cell: model_options(cell.plan)
+        )
+        if pending:
+            _check_pending(pending, executor)
+            with RunContext(pending[0].plan, executor=executor) as context:
+                context.fit(pending[0])
                 begun = [{"name": cell.name, "changed": dict(cell.changed)} for cell in cells]
                 write_json(folder / TABLE, head | {"cells": begun})
-                stores = [control_stores(cell.plan, get_controller(cell.plan.controller)) for cell in owed]
+                stores = [control_stores(cell.plan, get_controller(cell.plan.controller)) for cell in pending]
                 total = len(context.questions) * sum(1 + len(asked) for asked in stores)
                 with tqdm(total=total, unit="question", disable=not progress) as bar:
-                    for number, cell in enumerate(owed, len(cells) - len(owed) + 1):
+                    for number, cell in enumerate(pending, len(cells) - len(pending) + 1):
                         bar.set_description(f"{cell.name} ({number} of {len(cells)})")
-                        finished[cell.name] = _carried_out(cell, folder, context, command, bar.update)
+                        finished[cell.name] = _run_cell(cell, folder, context, command, bar.update)
         _check_comparable(folder, cells, finished)
         ablation = Ablation(folder, cells, {cell.name: finished[cell.name] for cell in cells})
         write_json(folder / TABLE, head | ablation.to_dict())
@@ -353,13 +355,13 @@ def _open(folder: Path) -> Path:
     return folder
 
 
-def check_metric(cells: Sequence[Cell], metric: str) -> None:
+def check_metric(cells: Sequence[Trial], metric: str) -> None:
     """``Ablation.metric`` before a cell has run. Raises UsageError for a metric that the cells will not all have."""
     first, *others = (metric_names(cell.config.eval) for cell in cells)
     one_metric(metric, [name for name in first if all(name in names for names in others)])
 
 
-def _check_owed(cells: Sequence[Cell], executor: Executor) -> None:
+def _check_pending(cells: Sequence[Trial], executor: Executor) -> None:
     """What can be known before the first cell runs. Raises UsageError."""
     for cell in cells:
         try:
@@ -370,7 +372,7 @@ def _check_owed(cells: Sequence[Cell], executor: Executor) -> None:
             raise UsageError(f"cell {cell.name}: {error}") from None
 
 
-def _check_cells(folder: Path, cells: Sequence[Cell]) -> None:
+def _check_cells(folder: Path, cells: Sequence[Trial]) -> None:
     """All cells are scored by one rule, and none was begun with other settings. Raises UsageError."""
     rule = cells[0].config.eval.rule
     for cell in cells:
@@ -393,7 +395,7 @@ def _flat(plan: RunSpec, config: Any) -> dict[str, Any]:
     return kept | flat(config.model_dump())
 
 
-def _finished(place: Path, cell: Cell) -> Run | None:
+def _finished(place: Path, cell: Trial) -> Run | None:
     """The run of a cell that owes nothing and rests on what is there now; None: it has to be carried out or scored."""
     if not (place / "manifest.json").exists() or not (place / "report.json").exists():
         return None
@@ -401,19 +403,19 @@ def _finished(place: Path, cell: Cell) -> Run | None:
     tools, gates = (named_functions(kind, getattr(cell.plan, kind)) for kind in ("tools", "gates"))
     then = (manifest["controller"]["identity"], manifest["prompts"], manifest.get("members", {}))
     identity = get_controller(cell.plan.controller).identity
-    if then != (identity, prompt_hashes(cell.config.prompts), members(cell.config, tools, gates)):
-        return None  # carry_out says what changed
-    return None if owed_of(place) else Run.load(place)
+    if then != (identity, prompt_hashes(cell.config.prompts), part_fingerprints(cell.config, tools, gates)):
+        return None  # run_trial says what changed
+    return None if pending_of(place) else Run.load(place)
 
 
-def _check_comparable(folder: Path, cells: Sequence[Cell], runs: Mapping[str, Run]) -> None:
+def _check_comparable(folder: Path, cells: Sequence[Trial], runs: Mapping[str, Run]) -> None:
     """All cells were run on the same questions and databases, and those of one model on the same weights."""
     first = runs[BASE].manifest["fingerprints"]
     weights: dict[tuple[str, ...], tuple[str, Any]] = {}
     for cell in cells:
         manifest = runs[cell.name].manifest
-        prints = manifest["fingerprints"]
-        changed = [name for name in {**first, **prints} if first.get(name) != prints.get(name)]
+        hashes = manifest["fingerprints"]
+        changed = [name for name in {**first, **hashes} if first.get(name) != hashes.get(name)]
         used = weights_of(manifest["model"])
         other, theirs = weights.setdefault(model_options(cell.plan), (cell.name, used))
         if used != theirs:
@@ -423,9 +425,9 @@ def _check_comparable(folder: Path, cells: Sequence[Cell], runs: Mapping[str, Ru
             raise UsageError(f"cell {cell.name} in {folder} cannot be compared: {why}; name another --out")
 
 
-def _carried_out(cell: Cell, folder: Path, context: RunContext, command: str, advance: Callable[[int], object]) -> Run:
+def _run_cell(cell: Trial, folder: Path, context: RunContext, command: str, advance: Callable[[int], object]) -> Run:
     try:
-        return carry_out(cell, folder / cell.name, context, advance=advance)
+        return run_trial(cell, folder / cell.name, context, advance=advance)
     except (Cancelled, KeyboardInterrupt):
         again = f"; continue with: {command}" if command else ""
         said = f"interrupted in cell {cell.name}; what is finished is kept in {folder}{again}"

@@ -78,7 +78,7 @@ class OwnHistories:
             if trace["id"] in texts:
                 self._note(trace["id"], texts[trace["id"]], trace["sql"], trace["error"], trace["flags"])
 
-    def owed(self, finished: Collection[str]) -> list[Question]:
+    def pending(self, finished: Collection[str]) -> list[Question]:
         """Of each dialogue the turns from the first on that is not finished: those behind it rest on its answer."""
         return [turn for turns in self._dialogues for turn in dropwhile(lambda turn: turn.id in finished, turns)]
 

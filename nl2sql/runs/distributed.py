@@ -22,7 +22,7 @@ from tqdm.auto import tqdm
 
 from nl2sql.agents.controllers import NamedController, get_controller
 from nl2sql.agents.record import Episode
-from nl2sql.agents.resources import members
+from nl2sql.agents.resources import part_fingerprints
 from nl2sql.benchmarks.core import FolderBenchmark
 from nl2sql.benchmarks.load import OnEngine
 from nl2sql.config import Config
@@ -178,12 +178,12 @@ class Assignment:
     plan: RunSpec  # the model's options; all else as it comes
     controller: str | NamedController  # a name or FILE.py:function, or the function with its name
     config: Config
-    prints: Mapping[str, Any]  # ``prints_of`` in the driver
+    fingerprints: Mapping[str, Any]  # ``fingerprints_of`` in the driver
     tools: Mapping[str, Tool]
     gates: Mapping[str, Gate]
 
 
-def prints_of(job: Job) -> dict[str, Any]:
+def fingerprints_of(job: Job) -> dict[str, Any]:
     """What answers rest on beside the databases -> its content, as this process finds it."""
     config = job.config
     places = {  # where the user finds what another worker has otherwise
@@ -196,7 +196,9 @@ def prints_of(job: Job) -> dict[str, Any]:
     return {
         f"controller {job.controller.name}": job.controller.identity,
         f"model {job.plan.model}": weights_of(job.model.describe()),
-        **{places.get(name, name): content for name, content in members(config, job.tools, job.gates).items()},
+        **{
+            places.get(name, name): content for name, content in part_fingerprints(config, job.tools, job.gates).items()
+        },
     }
 
 
@@ -210,8 +212,8 @@ def run_shard(order: Assignment, shard: Shard) -> list[Episode]:
     episodes: list[Episode] = []
     asked = (order.plan, named, order.config, shard.questions, shard.open(), model, order.tools, order.gates)
     job = Job(*asked, keep=episodes.append)
-    ours = prints_of(job)
-    for what, wanted in order.prints.items():
+    ours = fingerprints_of(job)
+    for what, wanted in order.fingerprints.items():
         if ours.get(what) != wanted:
             raise UsageError(
                 f"the worker on {platform.node()} has another {what} than this process; copy it to that node, or keep "
@@ -340,7 +342,7 @@ class Ray:
         shards = cut(job.benchmark, job.questions)
         model = RunSpec(**{key: value for key, value in vars(job.plan).items() if key in MODEL_OPTIONS})
         named = job.controller.spec or job.controller
-        order = Assignment(model, named, job.config, prints_of(job), job.tools, job.gates)
+        order = Assignment(model, named, job.config, fingerprints_of(job), job.tools, job.gates)
         work = [(order, shard) for shard in shards]
         bar = tqdm(total=len(job.questions), desc=job.controller.name, unit="question", disable=not job.progress)
         with bar, closing(self.map(run_shard, work)) as done:

@@ -1,4 +1,4 @@
-"""A controller and its control over a benchmark: checked, opened, carried out as one cell, or as one per seed.
+"""A controller and its control over a benchmark: checked, opened, carried out as one trial, or as one per seed.
 
 ``evaluate`` is what ``nl2sql eval``, the scripts and the notebooks call. Episodes are blocking functions in threads;
 the model back end batches what they ask for. Everything is recorded, then scored. An interrupted run keeps what is
@@ -17,9 +17,9 @@ from typing import Any, TypedDict, Unpack
 
 from nl2sql.agents import prompts
 from nl2sql.agents.controllers import NamedController, get_controller, with_preset
-from nl2sql.agents.opening import link, open_task
 from nl2sql.agents.record import Episode, json_text
-from nl2sql.agents.resources import members
+from nl2sql.agents.resources import part_fingerprints
+from nl2sql.agents.setup import link, open_task
 from nl2sql.agents.task import SQL_STOPS
 from nl2sql.benchmarks import load_benchmark
 from nl2sql.config import Config
@@ -41,7 +41,7 @@ from nl2sql.runs.folder import (
     seed_folder,
     write_json,
 )
-from nl2sql.runs.job import LOCAL, Cell, Executor, Job, RunContext, nobody, settled
+from nl2sql.runs.job import LOCAL, Executor, Job, RunContext, Trial, nobody, settled
 from nl2sql.runs.plan import (
     RunSpec,
     Trust,
@@ -51,8 +51,8 @@ from nl2sql.runs.plan import (
     check_same,
     code_files,
     control_stores,
+    excluded_of,
     fingerprints,
-    left_out_of,
     open_model,
     pick,
     plan_record,
@@ -148,18 +148,18 @@ def start(
         raise UsageError(f"--equal-tokens adds a control, and {why}; leave one of the two out")
     with RunContext(plan, objects, executor) as context:
         # A mistake leaves no folder behind.
-        config, context.turns = settled(cells_of(plan, config)[0], context, progress)
+        config, context.turns = settled(trials_of(plan, config)[0], context, progress)
         folder = new_folder(out, f"{named.name}-{context.benchmark.name}")
-        return _carried_out(plan, config, folder, context, progress)
+        return _run_plan(plan, config, folder, context, progress)
 
 
-def cells_of(plan: RunSpec, config: Config) -> list[Cell]:
-    """The one cell of a run, or one per seed; the control, which is greedy, runs with the first seed."""
-    cells: list[Cell] = [] if plan.seeds else [Cell("", {}, plan, config)]
+def trials_of(plan: RunSpec, config: Config) -> list[Trial]:
+    """The one trial of a run, or one per seed; the control, which is greedy, runs with the first seed."""
+    trials: list[Trial] = [] if plan.seeds else [Trial("", {}, plan, config)]
     for seed in plan.seeds:
-        seeded = replace(plan, seeds=(), control=plan.control and not cells)
-        cells.append(Cell(seed_folder(seed), {"seed": seed}, seeded, config.model_copy(update={"seed": seed})))
-    return cells
+        seeded = replace(plan, seeds=(), control=plan.control and not trials)
+        trials.append(Trial(seed_folder(seed), {"seed": seed}, seeded, config.model_copy(update={"seed": seed})))
+    return trials
 
 
 def _manifest(job: Job, plan: RunSpec, config: Config, key: str = "") -> dict[str, Any]:
@@ -176,16 +176,16 @@ def _manifest(job: Job, plan: RunSpec, config: Config, key: str = "") -> dict[st
     }
 
 
-def _carried_out(plan: RunSpec, config: Config, folder: Path, context: RunContext, progress: bool) -> Run:
-    """The one cell of a run, or those of its seeds, carried out in ``folder``."""
-    cells = cells_of(plan, config)
+def _run_plan(plan: RunSpec, config: Config, folder: Path, context: RunContext, progress: bool) -> Run:
+    """The one trial of a run, or those of its seeds, carried out in ``folder``."""
+    trials = trials_of(plan, config)
     if not plan.seeds:
-        return carry_out(cells[0], folder, context, progress=progress)
+        return run_trial(trials[0], folder, context, progress=progress)
     with locked(folder):
         if not (folder / "manifest.json").exists():  # of what the seeds do not share theirs tell
-            write_json(folder / "manifest.json", _manifest(context.job(cells[0]), plan, config))
+            write_json(folder / "manifest.json", _manifest(context.job(trials[0]), plan, config))
         options: dict[str, Any] = {"top": folder, "progress": progress}
-        runs = {cell.name: carry_out(cell, folder / cell.name, context, **options) for cell in cells}
+        runs = {trial.name: run_trial(trial, folder / trial.name, context, **options) for trial in trials}
         run = pooled(folder, plan, config, runs)
         write_json(folder / "report.json", run.report)
     return run
@@ -221,14 +221,14 @@ def resume(
         call = f"nl2sql.resume({str(path)!r}, {', '.join(f'{name}=...' for name in missing)})"
         raise UsageError(f"{path} was started from Python; continue it there: {call}")
     with as_a_run_leaves(path), RunContext(plan, objects, executor) as context:
-        return _carried_out(plan, config, path, context, progress)
+        return _run_plan(plan, config, path, context, progress)
 
 
-# ------------------------------------------------------------------- one cell in its folder
+# ------------------------------------------------------------------- one trial in its folder
 
 
-def carry_out(
-    cell: Cell,
+def run_trial(
+    trial: Trial,
     folder: Path,
     context: RunContext,
     *,
@@ -236,27 +236,27 @@ def carry_out(
     progress: bool = False,
     advance: Callable[[int], object] = nobody,
 ) -> Run:
-    """Do what ``folder`` still owes of a cell, score everything, write ``report.json``; returns the Run.
+    """Do what ``folder`` still owes of a trial, score everything, write ``report.json``; returns the Run.
 
     top: the folder that ``nl2sql eval --resume`` takes; default: ``folder``. advance: see ``Job``. Raises UsageError
     where the folder holds another run, or another process is running in it; Cancelled when interrupted.
     """
-    job = context.job(cell, progress=progress, advance=advance)
+    job = context.job(trial, progress=progress, advance=advance)
     folder.mkdir(exist_ok=True)
     with locked(folder, cut=True):
         return _Work(job, context, folder, top or folder).done()
 
 
 class _Work:
-    """One cell in its folder: ``job`` is that of the cell's own controller over all of its questions."""
+    """One trial in its folder: ``job`` is that of the trial's own controller over all of its questions."""
 
     def __init__(self, job: Job, context: RunContext, folder: Path, top: Path) -> None:
         self.job, self.executor, self.folder, self.top = job, context.executor, folder, top
         self.history = context.history
-        prints = fingerprints(job.benchmark, job.questions)
-        resting_on = members(job.config, job.tools, job.gates)
+        hashes = fingerprints(job.benchmark, job.questions)
+        resting_on = part_fingerprints(job.config, job.tools, job.gates)
         self.key_of = partial(
-            run_key, model=job.model.describe(), prints=prints, members=resting_on, history=self.history
+            run_key, model=job.model.describe(), fingerprints=hashes, parts=resting_on, history=self.history
         )
         self.stores = control_stores(job.plan, job.controller)
         key = self.key_of(job.controller, job.config)
@@ -265,8 +265,8 @@ class _Work:
             "controls": list(self.stores),
             "prompts": prompts.prompt_hashes(job.config.prompts),
             "members": resting_on,
-            "left_out": left_out_of(job.benchmark, job.plan.history),
-            "fingerprints": prints,
+            "left_out": excluded_of(job.benchmark, job.plan.history),
+            "fingerprints": hashes,
             **({"turns": context.turns} if context.turns else {}),
         }
 
@@ -298,11 +298,11 @@ class _Work:
         store = RunFolder(folder, self.key_of(named, config), self.top)
         finished = store.done()
         histories = OwnHistories(questions, store.traces(TURN_FIELDS)) if own else None
-        owed = histories.owed(finished) if histories else [q for q in questions if q.id not in finished]
+        pending = histories.pending(finished) if histories else [q for q in questions if q.id not in finished]
         store.start_clock()
-        self.job.advance(len(questions) - len(owed))
-        if owed:
-            job = replace(self.job, controller=named, config=config, questions=owed, keep=store.add, own=histories)
+        self.job.advance(len(questions) - len(pending))
+        if pending:
+            job = replace(self.job, controller=named, config=config, questions=pending, keep=store.add, own=histories)
             try:
                 self.executor.episodes(job)
             finally:

@@ -1,7 +1,7 @@
-"""What is to be carried out (a cell, a job), what the cells of a command share, and this process as executor.
+"""What is to be carried out (a trial, a job), what the trials of a command share, and this process as executor.
 
-A ``Cell`` is one run as it was asked for: ``nl2sql eval`` has one, a run with seeds one per seed, an ablation one per
-line of its table. A ``Job`` is the part of a cell that an executor is handed: one controller, and its questions.
+A ``Trial`` is one run as it was asked for: ``nl2sql eval`` has one, a run with seeds one per seed, an ablation one per
+line of its table. A ``Job`` is the part of a trial that an executor is handed: one controller, and its questions.
 
 >>> Share(turns=40, unread=31).broken, str(Share(turns=40, unread=31))
 (True, '31 of 40')
@@ -32,7 +32,7 @@ from nl2sql.interfaces import Benchmark, Completion, Gate, Message, Model, Quest
 from nl2sql.runs.dialogues import OwnHistories, history_of, in_dialogue
 from nl2sql.runs.plan import MODEL_OPTIONS, RunSpec, check_config, open_benchmark, open_model, pick
 
-# ----------------------------------------------------------------------------------- cells and jobs
+# ----------------------------------------------------------------------------------- trials and jobs
 
 
 class Executor(Judge, Protocol):
@@ -51,8 +51,8 @@ class Executor(Judge, Protocol):
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One run: a plan under a config. ``name`` is its folder's, inside that of the other cells; "" for a run alone.
+class Trial:
+    """One run: a plan under a config. ``name`` is its folder's, inside that of the other trials; "" for a run alone.
 
     changed: in which keys it differs from the base of its grid, as it was written.
     """
@@ -81,7 +81,7 @@ class Job:
     gates: Mapping[str, Gate]
     keep: Callable[[Episode], object] = nobody
     progress: bool = False
-    advance: Callable[[int], object] = nobody  # told how many more questions are done, for a bar over several cells
+    advance: Callable[[int], object] = nobody  # told how many more questions are done, for a bar over several trials
     own: OwnHistories | None = None  # where turns get the history of what was answered before; None: they have theirs
 
 
@@ -91,7 +91,7 @@ class Job:
 # action that can be read (``flags.format_errors``; an episode that breaks off counts as one more).
 # Where it is half or more, the ten are asked again with native calls, and the form with the smaller
 # share is taken for the whole run. That begins anew; the response cache, where it is on, has the
-# trial's calls.
+# calls of the ten.
 #
 # Not covered: whether the form that is read more often also answers better; controllers that ask
 # for no actions.
@@ -119,22 +119,22 @@ class Share(NamedTuple):
         return f"{self.unread} of {self.turns}"
 
 
-def settled(cell: Cell, context: RunContext, progress: bool) -> tuple[Config, dict[str, Any]]:
-    """The config with the form of turns decided where the plan's ``turns`` is auto, and what a manifest keeps of the
-    trial. Raises UsageError for a controller that is no loop."""
-    plan, config, model = cell.plan, cell.config, context.fit(cell)
+def settled(trial: Trial, context: RunContext, progress: bool) -> tuple[Config, dict[str, Any]]:
+    """The config with the form of turns decided where the plan's ``turns`` is auto, and what a manifest keeps of
+    that. Raises UsageError for a controller that is no loop."""
+    plan, config, model = trial.plan, trial.config, context.fit(trial)
     if plan.turns != "auto":
         return config, {}
     own = "controller" in plan.objects or plan.controller not in PACKAGED
     if not own and plan.controller not in LOOPS:
         raise UsageError(f"--turns auto goes with a loop, not with {plan.controller!r}; use --controller react")
-    shares = {"text": _tried(cell, context, progress, native=False)}
+    shares = {"text": _tried(trial, context, progress, native=False)}
     why = ""
     if shares["text"].broken:
         try:
             if check := getattr(model, "check", None):
                 check(grammar=config.constrain not in ("none", "auto"), tools=True)
-            shares["native"] = _tried(cell, context, progress, native=True)
+            shares["native"] = _tried(trial, context, progress, native=True)
         except ModelError as refused:
             why = str(refused)
     chosen = min(shares, key=lambda form: shares[form].share)  # text where they are equal
@@ -149,10 +149,10 @@ def _with(config: Config, *, native: bool) -> Config:
     return config.model_copy(update={"react": config.react.model_copy(update={"native_tools": native})})
 
 
-def _tried(cell: Cell, context: RunContext, progress: bool, *, native: bool) -> Share:
+def _tried(trial: Trial, context: RunContext, progress: bool, *, native: bool) -> Share:
     kept: list[Episode] = []
-    cell = replace(cell, config=_with(cell.config, native=native))
-    job = context.job(cell, questions=context.questions[:TRIED], keep=kept.append, progress=progress)
+    trial = replace(trial, config=_with(trial.config, native=native))
+    job = context.job(trial, questions=context.questions[:TRIED], keep=kept.append, progress=progress)
     context.executor.episodes(job)
     turns, unread = _share(kept)
     broke_off = sum(episode.finish == "error" for episode in kept)  # no better than a turn that cannot be read
@@ -311,10 +311,10 @@ def _episode(job: Job, question: Question, cancel: threading.Event, bar: Bar) ->
 
 
 class RunContext:
-    """A benchmark with the questions of a plan, and the model of the cell at hand; closed as a block.
+    """A benchmark with the questions of a plan, and the model of the trial at hand; closed as a block.
 
     objects: Python objects in place of names, as ``RunSpec.objects`` names them. A model that is opened here is closed
-    when a cell wants another one, and at the end. ``history`` is that of turns of dialogues, "" for other questions.
+    when a trial wants another one, and at the end. ``history`` is that of turns of dialogues, "" for other questions.
     Raises UsageError, BenchmarkError.
     """
 
@@ -325,32 +325,32 @@ class RunContext:
         self.benchmark = open_benchmark(plan, self.objects)
         self.questions = pick(self.benchmark, plan)
         self.history = history_of(plan.history, self.benchmark.name, self.questions)
-        self.turns: Mapping[str, Any] = {}  # what a trial of the loop's turns came to, for manifests
+        self.turns: Mapping[str, Any] = {}  # what asking for the form of turns came to, for manifests
         self._model: Model | None = None
         self._options: tuple[str, ...] = ()
 
-    def fit(self, cell: Cell) -> Model:
-        """The model of a cell, after a check that its config can be carried out. Raises ModelError, UsageError."""
-        if "model" in cell.plan.objects:
+    def fit(self, trial: Trial) -> Model:
+        """The model of a trial, after a check that its config can be carried out. Raises ModelError, UsageError."""
+        if "model" in trial.plan.objects:
             from nl2sql.models.response_cache import cached
 
-            model = cached(self.objects["model"]) if cell.plan.cache else self.objects["model"]
+            model = cached(self.objects["model"]) if trial.plan.cache else self.objects["model"]
         else:
-            options = model_options(cell.plan)
+            options = model_options(trial.plan)
             if self._model is None or self._options != options:
                 self.close()
-                self._model, self._options = open_model(cell.plan), options
+                self._model, self._options = open_model(trial.plan), options
             model = self._model
-        check_config(model, cell.config)
-        check_ts(self.benchmark, self.questions, cell.config.eval)
+        check_config(model, trial.config)
+        check_ts(self.benchmark, self.questions, trial.config.eval)
         return model
 
-    def job(self, cell: Cell, **options: Any) -> Job:
-        """The job of a cell's own controller. options: of ``Job``; ``questions`` in place of all of the plan's."""
-        named = get_controller(self.objects.get("controller") or cell.plan.controller)
+    def job(self, trial: Trial, **options: Any) -> Job:
+        """The job of a trial's own controller. options: of ``Job``; ``questions`` in place of all of the plan's."""
+        named = get_controller(self.objects.get("controller") or trial.plan.controller)
         questions = options.pop("questions", self.questions)
-        found = (self.benchmark, self.fit(cell), self.tools, self.gates)
-        return Job(cell.plan, named, cell.config, questions, *found, **options)
+        found = (self.benchmark, self.fit(trial), self.tools, self.gates)
+        return Job(trial.plan, named, trial.config, questions, *found, **options)
 
     def close(self) -> None:
         """Close the model that was opened here. Idempotent."""
@@ -366,5 +366,5 @@ class RunContext:
 
 
 def model_options(plan: RunSpec) -> tuple[str, ...]:
-    """What decides which model a plan opens, and how; cells that agree in it share one."""
+    """What decides which model a plan opens, and how; trials that agree in it share one."""
     return tuple(str(getattr(plan, name)) for name in MODEL_OPTIONS)

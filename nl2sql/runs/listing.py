@@ -35,7 +35,7 @@ from nl2sql.runs.folder import (
     written,
 )
 from nl2sql.runs.plan import Trust, benchmark_of, fingerprints, read_plan
-from nl2sql.runs.rescore import changed_since, owed_of, questions_of, stores_of
+from nl2sql.runs.rescore import changed_since, pending_of, questions_of, stores_of
 from nl2sql.safe_files import NotOpened, open_regular
 
 SHOWN, LONGEST_PROBLEM = 200, 500  # characters of a name, of a reason
@@ -209,10 +209,12 @@ def _check(folder: Path, top: Path, trust: Trust | bool) -> Iterator[Finding]:
     main, controls = stores_of(folder)
     for name, store in {"run": main, **controls}.items():
         yield from _episodes(name, store, set(manifest["questions"]))
-    owed = owed_of(folder)
-    listed = ", ".join(f"{count} ({name})" for name, count in owed.items())
+    pending = pending_of(folder)
+    listed = ", ".join(f"{count} ({name})" for name, count in pending.items())
     done = f"all {len(manifest['questions'])} questions done"
-    yield Finding("owed", "warn" if owed else "ok", f"{listed}; nl2sql eval --resume {typed(top)}" if owed else done)
+    yield Finding(
+        "owed", "warn" if pending else "ok", f"{listed}; nl2sql eval --resume {typed(top)}" if pending else done
+    )
     yield _report(folder, main, top)
     yield _benchmark(folder, trust)
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from nl2sql.agents import prompts
-from nl2sql.benchmarks import draw_sample, left_out_counts, load_benchmark, scorable
-from nl2sql.benchmarks.core import behind_left_out, draw_dialogues, has_dialogues
+from nl2sql.benchmarks import draw_sample, excluded_counts, load_benchmark, scorable
+from nl2sql.benchmarks.core import behind_excluded, draw_dialogues, has_dialogues
 from nl2sql.benchmarks.load import check_databases, from_anywhere, is_at_hand
 from nl2sql.benchmarks.packaged import PACKAGED_DIALOGUES, VIZQL
 from nl2sql.errors import Nl2SqlError, UsageError, one_line, typed
@@ -163,7 +163,7 @@ def pick(benchmark: Benchmark, plan: RunSpec) -> list[Question]:
 
     With the history ``own`` a dialogue ends before a turn that is left out: nobody answers it for the turns behind it.
     """
-    behind = behind_left_out(benchmark.questions) if plan.history == "own" else ()
+    behind = behind_excluded(benchmark.questions) if plan.history == "own" else ()
     usable = [question for question in benchmark.questions if scorable(question) and question.id not in behind]
     if not usable:
         check_databases(benchmark)
@@ -172,10 +172,10 @@ def pick(benchmark: Benchmark, plan: RunSpec) -> list[Question]:
     return draw(usable, plan.limit, plan.sample_seed)
 
 
-def left_out_of(benchmark: Benchmark, history: str) -> dict[str, int]:
+def excluded_of(benchmark: Benchmark, history: str) -> dict[str, int]:
     """Reason -> number of questions that a run with that history leaves out."""
-    behind = len(behind_left_out(benchmark.questions)) if history == "own" else 0
-    return left_out_counts(benchmark.questions) | ({"behind_left_out": behind} if behind else {})
+    behind = len(behind_excluded(benchmark.questions)) if history == "own" else 0
+    return excluded_counts(benchmark.questions) | ({"behind_left_out": behind} if behind else {})
 
 
 def open_model(plan: RunSpec) -> Model:
@@ -202,19 +202,19 @@ def run_key(
     named: NamedController,
     config: Config,
     model: Mapping[str, Any],
-    prints: Mapping[str, str],
-    members: Mapping[str, str],
+    fingerprints: Mapping[str, str],
+    parts: Mapping[str, str],
     history: str = "",
 ) -> str:
     """Content key of one controller under one config on one model over these questions and databases.
 
-    members: all else that answers rest on, as ``agents.resources.members`` lists it. history: ``own`` where turns rest
+    parts: all else that answers rest on, as ``agents.resources.parts`` lists it. history: ``own`` where turns rest
     on answers of the run itself; golds in a history are part of its question.
     """
     settings = config.model_dump(exclude={"eval", "reward"})
     hashes = prompts.prompt_hashes(config.prompts)
     own = [history] if history == "own" else []
-    return content_key(named.name, named.identity, settings, weights_of(model), hashes, prints, members, *own)
+    return content_key(named.name, named.identity, settings, weights_of(model), hashes, fingerprints, parts, *own)
 
 
 def weights_of(model: Mapping[str, Any]) -> dict[str, Any]:
@@ -224,13 +224,13 @@ def weights_of(model: Mapping[str, Any]) -> dict[str, Any]:
 
 def fingerprints(benchmark: Benchmark, questions: Sequence[Question]) -> dict[str, str]:
     """Content hashes: of the questions, and of each database they ask; one that cannot be read says why."""
-    prints = {"questions": content_key([question_key(question) for question in questions])}
+    hashes = {"questions": content_key([question_key(question) for question in questions])}
     for db_id in sorted({question.db_id for question in questions}):
         try:
-            prints[db_id] = benchmark.database(db_id).fingerprint
+            hashes[db_id] = benchmark.database(db_id).fingerprint
         except Nl2SqlError as error:
-            prints[db_id] = f"{UNREADABLE}{error}"
-    return prints
+            hashes[db_id] = f"{UNREADABLE}{error}"
+    return hashes
 
 
 # ---------------------------------------------------------------------------- the controls of a run
@@ -389,13 +389,13 @@ def _value(plan: RunSpec, config: Any, name: str) -> Any:
 def code_files(plan: RunSpec) -> dict[str, str]:
     """The files of code that a plan names for its episodes -> the hash of each, which a resume compares before it
     imports any. Raises UsageError for one that cannot be read."""
-    prints = {}
+    hashes = {}
     for file in (s.rpartition(":")[0] for s in (plan.controller, *plan.tools, *plan.gates) if ".py:" in s):
         try:
-            prints[file] = hashlib.sha256(read_bytes(Path(file).resolve(), 16 * MEGABYTE)).hexdigest()[:16]
+            hashes[file] = hashlib.sha256(read_bytes(Path(file).resolve(), 16 * MEGABYTE)).hexdigest()[:16]
         except OSError as error:
             raise UsageError(f"file {file} cannot be read: {error.strerror}") from None
-    return prints
+    return hashes
 
 
 def check_code(folder: Path, manifest: Mapping[str, Any], plan: RunSpec) -> None:

@@ -204,25 +204,25 @@ Systems = Mapping[str, tuple[str, Mapping[str, Any]]]  # name -> colour and numb
 
 
 def plot_reports(
-    reports: Mapping[str, Mapping[str, Any]], metric: str, sure: Sequence[tuple[float, bool]] = ()
+    reports: Mapping[str, Mapping[str, Any]], metric: str, confidences: Sequence[tuple[float, bool]] = ()
 ) -> Figure:
     """EX by hardness, cost against accuracy and, where the first run has confidences, their reliability.
 
     reports: by the names of their folders; the controls of the first stand beside it. metric: the name of EX in all of
-    them. sure: of the first run's answers the confidence, between 0 and 1, and whether the answer is right. Intervals
-    are 95%, as the reports have them; those of the reliability are Wilson's [30].
+    them. confidences: of the first run's answers the confidence, between 0 and 1, and whether the answer is right.
+    Intervals are 95%, as the reports have them; those of the reliability are Wilson's [30].
     """
     from matplotlib import pyplot
 
     systems, report = _systems(reports), next(iter(reports.values()))
-    widths = (5, 3, 3) if sure else (5, 3)
+    widths = (5, 3, 3) if confidences else (5, 3)
     figure = pyplot.figure(figsize=(1.15 * sum(widths) + 1, 3.8), layout="constrained")  # loads a notebook's backend
     pyplot.close(figure)  # or the notebook shows it twice
     axes = figure.subplots(1, len(widths), width_ratios=widths)
     _draw_ex(axes[0], systems, metric)
     labels = _draw_cost(axes[1], systems, metric)
-    if sure:
-        _draw_reliability(axes[2], sure)
+    if confidences:
+        _draw_reliability(axes[2], confidences)
     figure.suptitle(f"{report['benchmark']}, {report['n']} questions, {report['model']}", fontsize="medium")
     for each in axes:
         each.spines[["top", "right"]].set_visible(False)
@@ -301,9 +301,9 @@ def _draw_cost(axes: Axes, systems: Systems, metric: str) -> list[Annotation]:
     return labels
 
 
-def _draw_reliability(axes: Axes, sure: Sequence[tuple[float, bool]]) -> None:
+def _draw_reliability(axes: Axes, confidences: Sequence[tuple[float, bool]]) -> None:
     """How many answers are right, over how sure the system was of them; on the diagonal it is as good as it says."""
-    ordered = sorted(sure)
+    ordered = sorted(confidences)
     bins = min(MOST_BINS, max(1, len(ordered) // 4))
     edges = [round(len(ordered) * at / bins) for at in range(bins + 1)]
     groups = [ordered[a:b] for a, b in pairwise(edges)]

@@ -106,7 +106,7 @@ def stores_of(folder: Path) -> tuple[RunFolder, dict[str, RunFolder]]:
     return main, controls
 
 
-def owed_of(folder: Path) -> dict[str, int]:
+def pending_of(folder: Path) -> dict[str, int]:
     """What a run folder still owes: "run" and the controls' names, with the number of questions.
 
     A seed that is not begun owes all questions of its run.
@@ -116,8 +116,8 @@ def owed_of(folder: Path) -> dict[str, int]:
     manifest = read_manifest(folder)
     main, controls = stores_of(folder)
     stores = {"run": main, **{name: controls.get(name) for name in manifest.get("controls", ())}}
-    owed = {name: set(manifest["questions"]) - (store.done() if store else set()) for name, store in stores.items()}
-    return {name: len(questions) for name, questions in owed.items() if questions}
+    pending = {name: set(manifest["questions"]) - (store.done() if store else set()) for name, store in stores.items()}
+    return {name: len(questions) for name, questions in pending.items() if questions}
 
 
 def has_answers(folder: Path) -> bool:
@@ -145,17 +145,17 @@ def changed_since(folder: Path, now: Mapping[str, str]) -> list[str]:
 
 def _check_finished(folder: Path) -> None:
     """Raises UsageError where questions are owed."""
-    if owed := owed_of(folder):
+    if pending := pending_of(folder):
         top = top_of(folder)
         total = len(read_manifest(top)["questions"])
-        what = ", ".join(f"{count} of {total} questions ({name})" for name, count in owed.items())
+        what = ", ".join(f"{count} of {total} questions ({name})" for name, count in pending.items())
         again = f"nl2sql eval --resume {typed(top)}"
         raise UsageError(f"{folder} owes {what}; finish it with: {again}, or score those that are done with --partial")
 
 
-def _check_readable(folder: Path, prints: Mapping[str, str]) -> None:
+def _check_readable(folder: Path, hashes: Mapping[str, str]) -> None:
     """Raises UsageError where no database of a run can be read: scores of 0 would go over its report."""
-    databases = [text for name, text in prints.items() if name != "questions"]
+    databases = [text for name, text in hashes.items() if name != "questions"]
     if databases and all(text.startswith(UNREADABLE) for text in databases):
         why = f"none of its {len(databases)} databases can be read"
         raise UsageError(f"{folder} is not scored: {why} (the first: {databases[0].removeprefix(UNREADABLE)})")
@@ -173,10 +173,10 @@ def _score(folder: Path, benchmark: Benchmark, settings: Settings, name: str) ->
         answered = {control: {row["id"] for row in store.predictions()} for control, store in controls.items()}
         controls = {control: store for control, store in controls.items() if covered <= answered[control]}
         return Run(folder, manifest, summarise(manifest, benchmark, questions, main, controls, settings))
-    prints = fingerprints(benchmark, questions)
-    _check_readable(folder, prints)
+    hashes = fingerprints(benchmark, questions)
+    _check_readable(folder, hashes)
     report = summarise(manifest, benchmark, questions, main, controls, settings)
-    report["warnings"] += [f"{changed} changed since the run was made" for changed in changed_since(folder, prints)]
+    report["warnings"] += [f"{changed} changed since the run was made" for changed in changed_since(folder, hashes)]
     if name != "report.json":
         report["file"] = name
     write_json(folder / name, report)

@@ -141,8 +141,8 @@ class Run:
         found = []
         for part in self.parts().values():
             right = {item["id"]: bool(item["ex"]) for item in part.report["items"]}
-            sure = {trace["id"]: trace["flags"].get("confidence") for trace in part.traces(("flags",))}
-            found += [(sure[id_], ex) for id_, ex in right.items() if sure.get(id_) is not None]
+            p_correct = {trace["id"]: trace["flags"].get("confidence") for trace in part.traces(("flags",))}
+            found += [(p_correct[id_], ex) for id_, ex in right.items() if p_correct.get(id_) is not None]
         return found
 
     def episode(self, id_: str) -> Shown:
@@ -302,10 +302,10 @@ def _cells_of(folder: Path) -> list[Path]:
         command = data.get("command") or f"nl2sql ablate GRID --out {typed(folder)}"
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise UsageError(f"{path} is not an ablation's; name the run folders in {folder} one by one") from None
-    if owed := [cell.name for cell in cells if not (cell / "report.json").exists()]:
+    if pending := [cell.name for cell in cells if not (cell / "report.json").exists()]:
         raise UsageError(
-            f"{folder} owes {len(owed)} of its {len(cells)} cells (first: {owed[0]}); finish it with: {command}, or "
-            "name the run folders of finished cells"
+            f"{folder} owes {len(pending)} of its {len(cells)} cells (first: {pending[0]}); finish it with: {command}, "
+            "or name the run folders of finished cells"
         )
     return cells
 

@@ -32,7 +32,7 @@ from nl2sql.eval.tables import table_html, table_text
 from nl2sql.interfaces import Benchmark, Question
 from nl2sql.runs.dialogues import RESOLVED_FIELDS, dialogue_notes, dialogue_rows, dialogue_scores, history_of
 from nl2sql.runs.folder import RunFolder
-from nl2sql.runs.plan import CONTROLS, Control, left_out_of, systems_of
+from nl2sql.runs.plan import CONTROLS, Control, excluded_of, systems_of
 
 SUSPECT_EX = 0.05  # below this, something other than the loop is likely to be wrong
 SUSPECT_SHARE = 0.9  # of the wrong items, with one and the same cause
@@ -98,7 +98,7 @@ def summarise(
     report["counts"] = counts_of(rows, traces)
     report["suspicions"] = suspicions_of(traces, right)
     report["failures"] = scores.failures()
-    report["left_out"] = left_out_of(benchmark, manifest["plan"].get("history", ""))
+    report["left_out"] = excluded_of(benchmark, manifest["plan"].get("history", ""))
     report["eval"] = settings.chosen.model_dump()
     report["warnings"] = [*_warnings(rows, scores), *scores.all_warnings()]
     report["alarms"] = alarms(scores)
@@ -340,10 +340,10 @@ def _loop_notes(report: Mapping[str, Any]) -> list[str]:
 
 def repairs_line(counts: Mapping[str, Any]) -> str:
     """How often the loop overrode the model, and what became of repairs."""
-    overrides, forced, asked, accepted, mended = (counts.get(name, 0) for name in REPAIRS)
+    overrides, forced, asked, accepted, fixed = (counts.get(name, 0) for name in REPAIRS)
     return (
         f"overrides {overrides}; repairs {forced} forced and {asked} asked for, {accepted} accepted, "
-        f"{mended} mended without the model"
+        f"{fixed} mended without the model"
     )
 
 

@@ -37,8 +37,8 @@ from typing import Any
 from nl2sql.agents import prompts
 from nl2sql.agents.context.grounding import ground
 from nl2sql.agents.controllers import NamedController, answer, episode_model, get_controller, with_preset
-from nl2sql.agents.opening import open_task
 from nl2sql.agents.record import Episode, json_tree
+from nl2sql.agents.setup import open_task
 from nl2sql.agents.task import State, guard
 from nl2sql.config import Config, build_config
 from nl2sql.databases.validation import validate_sql
@@ -112,8 +112,8 @@ def _without_adapter(resolution: Resolution, resources: Resources, config: Confi
 
 def _talk(question: Question, resources: Resources, config: Config) -> Episode | None:
     """The answer in words to "thanks", "hello", "why?", "ok great": no query, and so no turn of a session."""
-    said, known = {word.partition("'")[0] for word in words(question.text)}, cue_words()
-    if not said & set(known["talk"]) or said - {*known["talk"], *known["beside_talk"]}:
+    tokens, cues = {word.partition("'")[0] for word in words(question.text)}, cue_words()
+    if not tokens & set(cues["talk"]) or tokens - {*cues["talk"], *cues["beside_talk"]}:
         return None
     tables = ", ".join(table.name for table in resources.database.schema().tables)
     return Episode(question, "", finish="talk", flags={"talk": prompts.prompt("talk", config.prompts, tables=tables)})
@@ -400,5 +400,5 @@ class AgenticText2SQLService:
 
 def _turns(entries: Sequence[Mapping[str, Any]]) -> tuple[Turn, ...]:
     """The entries as turns; what is no field of one is left out."""
-    known = ({name: str(entry[name]) for name in FIELDS if name in entry} for entry in entries)
-    return tuple(Turn(**{"user_query": "", **fields}) for fields in known)
+    records = ({name: str(entry[name]) for name in FIELDS if name in entry} for entry in entries)
+    return tuple(Turn(**{"user_query": "", **fields}) for fields in records)

@@ -58,24 +58,24 @@ _AGGREGATES: dict[str, type[exp.AggFunc]] = {
 def edited(question: str, sql: str, database: Database) -> str:
     """``sql`` as ``question`` changes it; "" where the question has more than ``MOST_WORDS`` words, or says anything
     else. Raises nothing: a query that cannot be read is not edited."""
-    said = as_digits(" ".join(words(question)))
-    if not said or len(said.split()) > MOST_WORDS:
+    phrase = as_digits(" ".join(words(question)))
+    if not phrase or len(phrase.split()) > MOST_WORDS:
         return ""
     try:
         schema, before = database.schema(), parse_bounded(sql, database.dialect)
         if not isinstance(before, exp.Select):
             return ""
         query = _Query(before.copy(), schema)
-        ways: list[Callable[[], bool]] = [lambda: bool(_COUNT.fullmatch(said)) and query.count()]
+        ways: list[Callable[[], bool]] = [lambda: bool(_COUNT.fullmatch(phrase)) and query.count()]
         if len(list(before.find_all(exp.Query))) == 1:
             ways += [
-                lambda: (match := _LIMIT.fullmatch(said)) is not None and query.limit(int(match[1])),
+                lambda: (match := _LIMIT.fullmatch(phrase)) is not None and query.limit(int(match[1])),
                 lambda: (
-                    (match := _GROUP.fullmatch(said)) is not None
-                    and query.group(match[1], ordered=_BY.match(said) is not None)
+                    (match := _GROUP.fullmatch(phrase)) is not None
+                    and query.group(match[1], ordered=_BY.match(phrase) is not None)
                 ),
-                lambda: query.aggregate([word for word in words(said) if word not in _FILLER]),
-                lambda: (match := _COLUMN.fullmatch(said)) is not None and query.show(match[1] or match[2]),
+                lambda: query.aggregate([word for word in words(phrase) if word not in _FILLER]),
+                lambda: (match := _COLUMN.fullmatch(phrase)) is not None and query.show(match[1] or match[2]),
                 lambda: query.filter(question, ground(question, database, 6)),
             ]
         if not any(way() for way in ways) or query.tree == before:
@@ -114,13 +114,13 @@ class _Query:
         self.tree.group_by(column.copy(), copy=False)
         return True
 
-    def aggregate(self, said: Sequence[str]) -> bool:
-        if len(said) != 1 or said[0] not in _AGGREGATES or len(self.aggregates) != 1:
+    def aggregate(self, phrase: Sequence[str]) -> bool:
+        if len(phrase) != 1 or phrase[0] not in _AGGREGATES or len(self.aggregates) != 1:
             return False
         old = self.aggregates[0].find(exp.AggFunc)
         if not isinstance(old, exp.Sum | exp.Avg | exp.Max | exp.Min) or not isinstance(old.this, exp.Column):
             return False
-        old.replace(_AGGREGATES[said[0]](this=old.this.copy()))
+        old.replace(_AGGREGATES[phrase[0]](this=old.this.copy()))
         return True
 
     def show(self, phrase: str) -> bool:
@@ -157,13 +157,13 @@ class _Query:
 
     def column(self, phrase: Sequence[str]) -> exp.Column | None:
         """The one column of the query's tables that a phrase names: whole, with its table, or by a part of its name."""
-        said = {stem(word) for word in phrase}
+        stems = {stem(word) for word in phrase}
         names = []
         for table in filter(None, (self.schema.table(each.name) for each in self.tree.find_all(exp.Table))):
             of = {stem(word) for word in words(table.name)}
             names += [(table.name, each.name, {stem(word) for word in words(each.name)}, of) for each in table.columns]
-        whole = [(table, name) for table, name, own, of in names if said == own or said == own | of]
-        found = whole or [(table, name) for table, name, own, _ in names if said and said <= own]
+        whole = [(table, name) for table, name, own, of in names if stems == own or stems == own | of]
+        found = whole or [(table, name) for table, name, own, _ in names if stems and stems <= own]
         return self.place(*found[0]) if len(found) == 1 else None
 
     def place(self, table: str, column: str) -> exp.Column | None:

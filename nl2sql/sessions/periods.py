@@ -75,7 +75,7 @@ class Period:
 
 def period_of(question: str) -> Period | None:
     """The period that ``question`` says, where it says nothing else."""
-    rest, said, period = question, [], Period()
+    rest, units, period = question, [], Period()
     if shift := _SHIFT.search(rest):
         unit = (shift["unit"] or shift["unit2"]).lower()
         step = 1 if shift["after"] or shift["after2"] else -1
@@ -83,12 +83,12 @@ def period_of(question: str) -> Period | None:
         return period if not _FILLER.sub(" ", rest).strip() else None
     for unit, form in _UNITS.items():
         if match := form.search(rest):
-            said.append((unit, match[0]))
+            units.append((unit, match[0]))
             rest = rest[: match.start()] + " " + rest[match.end() :]
             period = replace(period, **_meant(unit, match))
-    if not said or _FILLER.sub(" ", rest).strip() or {"quarter", "month"} <= {unit for unit, _ in said}:
+    if not units or _FILLER.sub(" ", rest).strip() or {"quarter", "month"} <= {unit for unit, _ in units}:
         return None
-    return replace(period, words=" ".join(text for _, text in said), units=tuple(said))
+    return replace(period, words=" ".join(text for _, text in units), units=tuple(units))
 
 
 def _meant(unit: str, match: re.Match[str]) -> dict[str, Any]:
@@ -131,8 +131,12 @@ def in_period(sql: str, period: Period, database: Database) -> str:
             return ""
         turned.write()
         return tree.sql(dialect=database.dialect)
-    except (SqlglotError, Nl2SqlError, LookupError, ValueError):
+    except (SqlglotError, Nl2SqlError, _NotInColumn):
         return ""
+
+
+class _NotInColumn(Exception):
+    """Why a column's form cannot hold a period."""
 
 
 @dataclass(frozen=True)
@@ -174,7 +178,7 @@ class _Span:
         whole = self.year is not None and _is_run(self.months) and self.weekdays == ALL_WEEKDAYS
         if self.form == "%Y":
             if not whole or self.months != ALL_MONTHS:
-                raise LookupError("a column of years holds no months")
+                raise _NotInColumn("a column of years holds no months")
             literal = exp.Literal.string if self.column.meta.get("text") else exp.Literal.number
             return [exp.EQ(this=self.column.copy(), expression=literal(self.year))]
         if whole:
@@ -185,7 +189,7 @@ class _Span:
                 exp.LT(this=self.column.copy(), expression=ends[1]),
             ]
         if self.form == "%Y-%m":
-            raise LookupError("months of any year")
+            raise _NotInColumn("months of any year")
         parts: list[tuple[str, str, tuple[int, ...]]] = [
             ("YEAR", "%Y", (self.year,) if self.year is not None else ()),
             ("MONTH", "%m", self.months if self.months != ALL_MONTHS else ()),
@@ -272,8 +276,8 @@ def _form_of(column: exp.Column, where: exp.Where, database: Database) -> str | 
     tables = {t.alias_or_name.lower(): t.name for t in select.find_all(exp.Table)} if select else {}
     names = [tables.get(column.table.lower())] if column.table else list(tables.values())
     schema = database.schema()
-    known = [table for name in names if name and (table := schema.table(name))]
-    found = next(((t, c) for t in known for c in t.columns if c.name.lower() == column.name.lower()), None)
+    in_query = [table for name in names if name and (table := schema.table(name))]
+    found = next(((t, c) for t in in_query for c in t.columns if c.name.lower() == column.name.lower()), None)
     if found is None:
         return None
     if database.dialect != "sqlite" and re.match(r"date|timestamp", found[1].type, re.IGNORECASE):

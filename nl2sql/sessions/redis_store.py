@@ -96,8 +96,8 @@ class RedisStore:
             from redis.backoff import ExponentialBackoff
             from redis.retry import Retry
         except ImportError:
-            known = f"{install_command('sessions')}, or keep sessions in a file: --store FILE"
-            raise UsageError(f"the library redis is not installed; install it: {known}") from None
+            advice = f"{install_command('sessions')}, or keep sessions in a file: --store FILE"
+            raise UsageError(f"the library redis is not installed; install it: {advice}") from None
         self.ttl_s, self._errors = checked_ttl(ttl_s), redis.RedisError
         options: dict[str, Any] = {"decode_responses": True, "encoding_errors": "replace"}
         options |= {"socket_connect_timeout": CONNECT_S, "socket_timeout": ANSWER_S, "health_check_interval": 30}

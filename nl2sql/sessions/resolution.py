@@ -286,8 +286,8 @@ def turn_meant(question: str, history: Sequence[Turn]) -> Turn:
     That is the last turn, unless the question reaches back ("back to the stations", "those low stations again") and
     words of it name a table, column or value of an earlier turn's query that the last one's lacks.
     """
-    said = f" {' '.join(words(question))} "
-    back = any(f" {phrase} " in said for phrase in cue_words()["behind_the_last"])
+    sentence = f" {' '.join(words(question))} "
+    back = any(f" {phrase} " in sentence for phrase in cue_words()["behind_the_last"])
     asked = _stems_of(question)
     scores = [2 * len(asked & _stems_of(turn.sql)) + len(asked & _stems_of(turn.user_query)) for turn in history]
     if not back or scores[-1] >= max(scores):
@@ -299,7 +299,7 @@ def turn_meant(question: str, history: Sequence[Turn]) -> Turn:
 def cue_words() -> dict[str, list[str]]:
     """The packaged lists of words, read once."""
     text = files("nl2sql.sessions").joinpath("cues.yaml").read_text(encoding="utf-8")
-    return {name: list(map(str, said)) for name, said in from_yaml(text).items()}
+    return {name: list(map(str, phrases)) for name, phrases in from_yaml(text).items()}
 
 
 def _stems_of(text: str) -> set[str]:

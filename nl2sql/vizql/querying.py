@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any
 from nl2sql.config import VizqlConfig
 from nl2sql.interfaces import RunResult
 from nl2sql.machine import from_json
+from nl2sql.vizql.autofix import as_json
 from nl2sql.vizql.compile import compiled
-from nl2sql.vizql.mending import as_json
 from nl2sql.vizql.query import DIALECT, Request, as_request
 from nl2sql.vizql.source import DataSource
 from nl2sql.vizql.validator import Validation, validate

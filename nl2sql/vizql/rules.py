@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from nl2sql.vizql.mending import Change, Place, QueryError, Suggestion, as_json, part_at, removal, setting, suggest
+from nl2sql.vizql.autofix import Change, Place, QueryError, Suggestion, as_json, part_at, removal, setting, suggest
 from nl2sql.vizql.query import API, field_kind
 
 NEWER = {  # keys that the published schema of 20261 does not have and the models of 20263 do

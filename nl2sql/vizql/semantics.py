@@ -20,8 +20,7 @@ from functools import cached_property
 from typing import Any
 
 from nl2sql.config import VizqlConfig
-from nl2sql.vizql.formula_tree import FormulaError, NotExecutable, bracketed, called, parse_formula, references
-from nl2sql.vizql.mending import (
+from nl2sql.vizql.autofix import (
     Change,
     Place,
     QueryError,
@@ -33,6 +32,7 @@ from nl2sql.vizql.mending import (
     shown,
     suggest,
 )
+from nl2sql.vizql.formula_tree import FormulaError, NotExecutable, bracketed, called, parse_formula, references
 from nl2sql.vizql.query import (
     FIELD_MODELS,
     FUNCTIONS,
@@ -44,9 +44,9 @@ from nl2sql.vizql.query import (
     is_full_date,
     is_moment,
 )
+from nl2sql.vizql.query_errors import nearest_date
 from nl2sql.vizql.rules import field_name
 from nl2sql.vizql.scope import Grouping, Scope, Value
-from nl2sql.vizql.shape import nearest_date
 from nl2sql.vizql.source import (
     DATES,
     IN_FORMULAS,
@@ -157,8 +157,8 @@ def _known(checked: Checked, place: Place) -> Iterator[QueryError | FieldMetadat
         ranked = _meant_names(checked, place, caption)[: 1 if known else None]
         text = f"Field '{caption}' not found. Did you mean: {', '.join(name for name, _ in ranked)}?"
         ways = [
-            suggest(checked.query, text, place[:2], *_to(checked, place, name), likelihood=likely)
-            for name, likely in ranked
+            suggest(checked.query, text, place[:2], *_to(checked, place, name), likelihood=likelihood)
+            for name, likelihood in ranked
         ]
         kind = "case" if known else "not_found"
         yield QueryError(kind, (*place, "fieldCaption"), f"Field '{caption}' not found in schema", ways)
@@ -178,7 +178,9 @@ def _meant_names(checked: Checked, place: Place, caption: str) -> list[tuple[str
             return True
         return fits(function, known.dataType) and (known.fieldRole != "DIMENSION" or function in ON_DIMENSIONS)
 
-    ranked = [(name, likely if goes(name) else likely - 0.1) for name, likely in checked.source.like(caption)]
+    ranked = [
+        (name, likelihood if goes(name) else likelihood - 0.1) for name, likelihood in checked.source.like(caption)
+    ]
     return sorted(ranked, key=lambda pair: -pair[1])
 
 
@@ -260,10 +262,10 @@ def formula_errors(
     names = [name for name in references(formula) if name[0].casefold() not in known]
     functions = [name for name in called(formula) if not is_known(name[0])]
     for name, span in names:
-        ranked = [(bracketed(n), n, likely) for n, likely in did_you_mean(name, known.values())]
+        ranked = [(bracketed(n), n, likelihood) for n, likelihood in did_you_mean(name, known.values())]
         yield _misspelt(checked, place, span, f"Field '{name}' not found", " in schema", ranked)
     for name, span in functions:
-        ranked = [(n, n, likely) for n, likely in did_you_mean(name.upper(), IN_FORMULAS)]
+        ranked = [(n, n, likelihood) for n, likelihood in did_you_mean(name.upper(), IN_FORMULAS)]
         said, behind = f"Function '{name}' not found", f" in calculation {shown(formula)}"
         yield _misspelt(checked, place, span, said, behind, ranked)
     owned = [name.casefold() for name, span in references(formula) if "].[" not in formula[slice(*span)]]
@@ -294,7 +296,9 @@ def _misspelt(
     """A name in a formula that there is not; ``ranked``: what it may be, as the formula has it and as it is said."""
     formula, (start, end) = part_at(checked.query, place), span
     text = f"{said}. Did you mean: {', '.join(name for _, name, _ in ranked)}?"
-    ways = [checked.put(place, formula[:start] + new + formula[end:], text, likely) for new, _, likely in ranked]
+    ways = [
+        checked.put(place, formula[:start] + new + formula[end:], text, likelihood) for new, _, likelihood in ranked
+    ]
     return QueryError("not_found", place, said + behind, ways)
 
 

@@ -43,8 +43,8 @@ from nl2sql.errors import Nl2SqlError, UsageError
 from nl2sql.interfaces import Row, RunResult, content_key
 from nl2sql.machine import from_json, install_command
 from nl2sql.vizql.query import DIALECT, Query, Request, to_json
+from nl2sql.vizql.query_errors import read_request
 from nl2sql.vizql.querying import ServiceError
-from nl2sql.vizql.shape import read_request
 from nl2sql.vizql.source import DataSource, from_metadata
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from nl2sql.errors import UsageError, one_line
 from nl2sql.machine import from_yaml
-from nl2sql.vizql.mending import LEAST, did_you_mean
+from nl2sql.vizql.autofix import LEAST, did_you_mean
 from nl2sql.vizql.query import AGGREGATES, DATE_PARTS, DATE_TRUNCATIONS, LANGUAGE
 
 DataType: TypeAlias = Literal[

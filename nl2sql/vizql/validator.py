@@ -30,7 +30,7 @@ from sqlglot import exp
 
 from nl2sql.config import VizqlConfig
 from nl2sql.interfaces import Database
-from nl2sql.vizql.mending import (
+from nl2sql.vizql.autofix import (
     MOST_ERRORS,
     REMOVE,
     Change,
@@ -46,9 +46,9 @@ from nl2sql.vizql.mending import (
     under,
 )
 from nl2sql.vizql.query import DIALECT, is_moment, is_request
+from nl2sql.vizql.query_errors import luid_missing, request_errors
 from nl2sql.vizql.rules import field_name
 from nl2sql.vizql.semantics import Checked, Errors, field_errors, filter_errors, is_of, meant_as
-from nl2sql.vizql.shape import luid_missing, request_errors
 from nl2sql.vizql.source import DataSource, FieldMetadata, ParameterRecord, groups, together
 
 __all__ = ["Validation", "apply", "distinct_texts", "validate"]
@@ -355,9 +355,9 @@ def _match_texts(checked: Checked, place: Place, known: list[str], caption: str)
     ways = []
     if len(given) == 1:
         [(key, text)] = given.items()
-        for name, likely in did_you_mean(text, known):
+        for name, likelihood in did_you_mean(text, known):
             line = f"No value of '{caption}' has {said}. Did you mean: {name}?"
-            ways.append(checked.put((*place, key), name, line, likely))
+            ways.append(checked.put((*place, key), name, line, likelihood))
     yield QueryError("value", place, f"No value of field '{caption}' has {said}", ways)
 
 

@@ -83,7 +83,9 @@ def parts(inputs: Path) -> dict[str, list[str]]:
         "scripted_candidates": scripted("candidates", control=True),
         "scripted_candidates_vote": scripted("candidates", *sets("candidates.choose=vote", "candidates.retry=2")),
         "scripted_candidates_first": scripted("candidates", *sets("candidates.choose=first_executable")),
-        "scripted_candidates_logprob": scripted("candidates", *sets("candidates.choose=logprob", "candidates.views=2")),
+        "scripted_candidates_logprob": scripted(
+            "candidates", *sets("candidates.choose=logprob", "candidates.schema_orders=2")
+        ),
         "scripted_candidates_deterministic": scripted(
             "candidates", *sets("repair.deterministic=true", "candidates.n=3", "schema_text.values=4")
         ),
@@ -185,7 +187,7 @@ def parts(inputs: Path) -> dict[str, list[str]]:
     }
 
 
-def left_out(inputs: Path, benchmarks: str | None) -> dict[str, str]:
+def excluded(inputs: Path, benchmarks: str | None) -> dict[str, str]:
     """Part -> why it cannot be recorded here: no benchmarks, or inputs that were made without what it reads."""
     again = "then: record_behaviour.py inputs (it adds what is missing)"
     no_spider = ""

@@ -13,7 +13,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from behaviour.parts import WEIGHTS, left_out, parts
+from behaviour.parts import WEIGHTS, excluded, parts
 
 WHOLE = {"eval": "run/report.json", "corpus": "run/results.jsonl"}  # what a part that came through has written
 FIXTURES = Path(__file__).resolve().parent / "react_fixtures.py"
@@ -107,7 +107,7 @@ def record(
     wanted = [name for name in parts(inputs) if _any(name, only or ["*"]) and not _any(name, skip or [])]
     if not wanted:
         raise SystemExit(f"error: no part is called {', '.join(only or [])}; record --list names them")
-    missing = left_out(inputs, benchmarks)
+    missing = excluded(inputs, benchmarks)
     for reason in dict.fromkeys(missing.values()):
         names = [name for name in wanted if missing.get(name) == reason]
         if names:

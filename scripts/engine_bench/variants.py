@@ -75,7 +75,7 @@ def engine(
     batch_size: int,
     cache_bytes: int,
     *,
-    drafts: bool = True,
+    prompt_lookup: bool = True,
     one: bool = False,
 ) -> Result:
     """(c) Our engine, as ``LocalModel`` opens it; without drafts; with one worker that has all threads."""
@@ -86,7 +86,7 @@ def engine(
     else:
         _, worker = open_engine(model, lambda ids: "", batch_size, EngineMemory(cache_bytes, measured=False))
     for each in worker.workers:
-        each.decoder.drafts = drafts
+        each.decoder.prompt_lookup = prompt_lookup
     try:
         found = _replay(worker, episodes)
         found.cache_bytes = worker.cache_bytes

@@ -32,17 +32,17 @@ def leaks(
     nothing can be said of it.
     """
     benchmark, questions = trained
-    prints, shapes, _ = _contents(benchmark, questions)  # what cannot be read is not trained on
+    fingerprints, shapes, _ = _contents(benchmark, questions)  # what cannot be read is not trained on
     asked: dict[tuple[str, str], list[str]] = {}
     for question in questions:
         for key in asked_keys(question):
             asked.setdefault(key, []).append(question.id)
     found: dict[Leak, None] = {}
     for name, other, theirs in evaluated:
-        theirs_prints, theirs_shapes, unread = _contents(other, theirs)
+        theirs_fingerprints, theirs_shapes, unread = _contents(other, theirs)
         if unread:
             raise UsageError(f"{name} cannot be checked for leaks: database {unread[0]}; mend it, or leave {name} out")
-        for kind, mine, others in (("database", prints, theirs_prints), ("schema", shapes, theirs_shapes)):
+        for kind, mine, others in (("database", fingerprints, theirs_fingerprints), ("schema", shapes, theirs_shapes)):
             pairs = [(db, e) for content in others if content in mine for db in mine[content] for e in others[content]]
             found |= dict.fromkeys(Leak(kind, db, f"{name}:{evaluated_db}") for db, evaluated_db in pairs)
         for question in theirs:
@@ -60,7 +60,7 @@ def _contents(
     benchmark: Benchmark, questions: Sequence[Question]
 ) -> tuple[dict[str, list[str]], dict[str, list[str]], list[str]]:
     """(fingerprint of the rows -> databases, tables and columns -> databases, what cannot be read and why)."""
-    prints: dict[str, list[str]] = {}
+    fingerprints: dict[str, list[str]] = {}
     shapes: dict[str, list[str]] = {}
     unread = []
     for name in sorted({question.db_id for question in questions}):
@@ -70,9 +70,9 @@ def _contents(
         except Nl2SqlError as error:
             unread.append(f"{name}: {error}")
             continue
-        prints.setdefault(fingerprint, []).append(name)
+        fingerprints.setdefault(fingerprint, []).append(name)
         shapes.setdefault(shape, []).append(name)
-    return prints, shapes, unread
+    return fingerprints, shapes, unread
 
 
 def _shape(schema: Schema) -> str:

@@ -20,10 +20,10 @@ from fixture_lines import read_cases
 
 from nl2sql.agents.candidates import ReactSqlAgent, Search, candidates
 from nl2sql.agents.controllers import answer, get_controller, with_preset
-from nl2sql.agents.opening import open_task
 from nl2sql.agents.ranking import PARTS, Candidate, rank
 from nl2sql.agents.record import Episode
 from nl2sql.agents.resources import fitted
+from nl2sql.agents.setup import open_task
 from nl2sql.agents.task import State
 from nl2sql.benchmarks import load_benchmark
 from nl2sql.config import CandidatesConfig, build_config
@@ -173,12 +173,12 @@ class Prompted(ScriptedModel):
 
 def test_views_share_the_candidates_and_each_shows_the_tables_in_another_order(shop: Path) -> None:
     model = Prompted([RIGHT] * 7)
-    ask(shop, model, n=7, views=2)
+    ask(shop, model, n=7, schema_orders=2)
     assert [n for _, n in model.asked] == [1, 3, 1, 2]  # greedy and sampled ones of each view
     orders = [order for order, _ in model.asked[::2]]
     assert len(set(orders)) == 2 and len({frozenset(order) for order in orders}) == 1
     again, one = Prompted([RIGHT] * 7), Prompted([RIGHT] * 7)
-    ask(shop, again, n=7, views=2)
+    ask(shop, again, n=7, schema_orders=2)
     ask(shop, one, n=7)
     assert again.asked == model.asked and one.asked == [(orders[0], 1), (orders[0], 6)]
 
@@ -188,14 +188,14 @@ def test_there_are_no_more_views_than_orders_of_the_tables_and_candidates(tmp_pa
     with contextlib.closing(sqlite3.connect(lone)) as connection:
         connection.execute("CREATE TABLE customers (name TEXT, city TEXT)")
     model = Prompted([RIGHT] * 4)
-    assert ask(lone, model, n=4, views=9).steps == 4 and [n for _, n in model.asked] == [1, 3]
+    assert ask(lone, model, n=4, schema_orders=9).steps == 4 and [n for _, n in model.asked] == [1, 3]
     few = Prompted([RIGHT])
-    assert ask(shop, few, n=1, views=2).steps == 1 and [n for _, n in few.asked] == [1]
+    assert ask(shop, few, n=1, schema_orders=2).steps == 1 and [n for _, n in few.asked] == [1]
 
 
 def test_a_query_is_as_likely_as_the_view_that_likes_it_most_says(shop: Path) -> None:
     told = Told([WRONG, RIGHT, RIGHT], [-5.0, -9.0, -0.5])
-    assert ask(shop, told, n=3, views=2, choose="logprob").sql == RIGHT
+    assert ask(shop, told, n=3, schema_orders=2, choose="logprob").sql == RIGHT
     assert (
         ask(shop, Told([FAILS, "DROP TABLE customers", "DROP TABLE customers"], [-5.0] * 3), n=3, retry=0).sql == FAILS
     )
@@ -317,7 +317,7 @@ def test_the_choice_is_an_axis_whose_effect_shows(tmp_path: Path) -> None:
     ("first", "logprob", "more", "written"),
     [
         (RIGHT, -0.1, {}, 1),
-        (RIGHT, -0.1, {"sure": 0.0}, 3),
+        (RIGHT, -0.1, {"confident_at": 0.0}, 3),
         (RIGHT, -0.1, {"choose": "vote"}, 3),
         (RIGHT, -0.5, {}, 3),  # not likely enough
         (RIGHT, -0.5, {"seconds": 1e-9}, 1),
@@ -329,12 +329,12 @@ def test_the_choice_is_an_axis_whose_effect_shows(tmp_path: Path) -> None:
 def test_a_sure_greedy_answer_stands_alone(
     first: str, logprob: float, more: dict[str, Any], written: int, shop: Path
 ) -> None:
-    settings = {"n": 3, "choose": "logprob", "length_penalty": 0.0, "sure": 0.8, **more}
+    settings = {"n": 3, "choose": "logprob", "length_penalty": 0.0, "confident_at": 0.8, **more}
     episode = ask(shop, Told([first, RIGHT, RIGHT], [logprob, -9.0, -9.0]), **settings)
     assert sum("llm" in record for record in episode.trace) == written
 
 
-VIEWS = {"candidates": {"n": 8, "views": 2, "choose": "logprob", "constrained": False, "agree": 0.8}}
+VIEWS = {"candidates": {"n": 8, "schema_orders": 2, "choose": "logprob", "constrained": False, "agree": 0.8}}
 
 
 @pytest.mark.parametrize(("differ", "written", "why"), [(False, 4, "candidates agree"), (True, 8, None)])
@@ -360,7 +360,7 @@ def test_no_further_view_is_asked_when_the_time_is_over(shop: Path) -> None:
 def test_no_view_is_begun_that_would_end_after_the_time(slowest: float, over: bool, shop: Path) -> None:
     config = build_config({"candidates": {**VIEWS["candidates"], "agree": 0.0, "seconds": 600.0}})
     task = open_task(Question(QUESTION), Resources(ScriptedModel([]), SqliteDatabase(shop), {}), config)
-    assert Search(State(task), config.candidates).settled(slowest) is over
+    assert Search(State(task), config.candidates).enough(slowest) is over
 
 
 def test_a_failure_of_the_samples_is_the_episodes_and_what_was_written_before_stays(shop: Path) -> None:
@@ -385,7 +385,7 @@ def test_best_takes_a_grammar_where_there_is_one_and_runs_without(shop: Path) ->
             raise ModelError("this model takes no grammar")
 
     best = with_preset(get_controller("best"), None)
-    assert best.constrain == "auto" and best.candidates.views == 4
+    assert best.constrain == "auto" and best.candidates.schema_orders == 4
     assert (best.candidates.choose, best.candidates.vote_weight) == ("logprob", 1.0)
     for model, level in ((ScriptedModel([]), "plain"), (Plain([]), "none")):
         assert fitted(best, Resources(model, SqliteDatabase(shop))).constrain == level

@@ -39,15 +39,18 @@ def test_each_signal_is_what_it_is_called():
     seen = signals([entry(0.3, suspected=["fan_out"], refusal="x")], [0], uncovered=0.4)
     assert (seen["agreed"], seen["suspected"], seen["refused"], seen["uncovered"]) == (0.3, 1.0, 1.0, 0.4)
     unknown = signals([entry(0.3, probability=None)], [0], uncovered=0.0)
-    assert unknown["likely"] == -60.0 and unknown["mass"] == 1.0
+    assert unknown["logprob"] == -60.0 and unknown["mass"] == 1.0
 
 
 def test_more_agreement_is_more_confidence_and_a_suspicion_less():
-    def sure(ranking: list[dict[str, Any]], groups: list[int]) -> float:
+    def p_correct(ranking: list[dict[str, Any]], groups: list[int]) -> float:
         return logistic(signals(ranking, groups, uncovered=0.0), packaged())
 
-    torn, agreed = sure([entry(0.3), entry(0.3), entry(0.3)], [0, 1, 2]), sure([entry(0.9), entry(0.1)], [0, 0])
-    assert torn < agreed and sure([entry(0.9, suspected=["fan_out"])], [0]) < sure([entry(0.9)], [0])
+    torn, agreed = (
+        p_correct([entry(0.3), entry(0.3), entry(0.3)], [0, 1, 2]),
+        p_correct([entry(0.9), entry(0.1)], [0, 0]),
+    )
+    assert torn < agreed and p_correct([entry(0.9, suspected=["fan_out"])], [0]) < p_correct([entry(0.9)], [0])
     assert logistic({"agreed": 1.0}, {"constant": 1e6}) == 1 - LEAST
     assert logistic({"agreed": 1.0}, {"constant": 0.0, "agreed": -1e6}) == LEAST
 
@@ -84,13 +87,13 @@ def answered(shop: Path, replies: Sequence[str], logprob: float | None = -0.5, *
 
 def test_below_the_least_confidence_there_is_no_answer(shop: Path) -> None:
     episode = answered(shop, [NAMES, NAMES])
-    sure = episode.flags["confidence"]
-    assert 0 < sure < 1 and (episode.sql, episode.finish) == (NAMES, "answered")
-    kept = answered(shop, [NAMES, NAMES], min_confidence=sure)
-    refused = answered(shop, [NAMES, NAMES], min_confidence=sure + 0.001)
+    p_correct = episode.flags["confidence"]
+    assert 0 < p_correct < 1 and (episode.sql, episode.finish) == (NAMES, "answered")
+    kept = answered(shop, [NAMES, NAMES], min_confidence=p_correct)
+    refused = answered(shop, [NAMES, NAMES], min_confidence=p_correct + 0.001)
     assert kept.sql == NAMES
     assert (refused.sql, refused.finish, refused.flags["abstained"]) == ("", "abstained", True)
-    assert refused.error == f"abstained: confidence {sure} is below {sure + 0.001:g}; best: {NAMES}"
+    assert refused.error == f"abstained: confidence {p_correct} is below {p_correct + 0.001:g}; best: {NAMES}"
 
 
 def test_without_likelihoods_and_without_sql_there_is_no_confidence(shop: Path) -> None:
@@ -101,7 +104,7 @@ def test_without_likelihoods_and_without_sql_there_is_no_confidence(shop: Path) 
 
 
 def test_candidates_that_agree_are_as_sure_whether_or_not_a_further_view_was_spared(shop: Path) -> None:
-    spared = answered(shop, [NAMES] * 4, views=2, agree=0.5)
-    every = answered(shop, [NAMES] * 4, views=2, agree=0.0)
+    spared = answered(shop, [NAMES] * 4, schema_orders=2, agree=0.5)
+    every = answered(shop, [NAMES] * 4, schema_orders=2, agree=0.0)
     assert spared.flags["views"] == "candidates agree" and "views" not in every.flags
     assert spared.flags["confidence"] == every.flags["confidence"]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from nl2sql.agents.context.knowledge import Fact, chosen, facts_for, lines, read_knowledge, relevance
 from nl2sql.agents.controllers import answer
 from nl2sql.agents.record import Episode
-from nl2sql.agents.resources import members
+from nl2sql.agents.resources import part_fingerprints
 from nl2sql.config import build_config
 from nl2sql.databases.sqlite.database import SqliteDatabase
 from nl2sql.errors import UsageError
@@ -181,8 +181,8 @@ def test_a_benchmarks_descriptions_are_facts_where_they_are_asked_for(shop: Path
 def test_a_run_is_another_one_when_its_files_change(tmp_path: Path) -> None:
     file, queries = written(tmp_path, "a.md", "one"), written(tmp_path, "q.yaml", "[{question: a, sql: SELECT 1}]")
     config = build_config({"knowledge": {"file": file, "verified": queries}})
-    before = members(config)
+    before = part_fingerprints(config)
     assert before.keys() == {"knowledge", "verified_queries"}
     written(tmp_path, "a.md", "another")
     written(tmp_path, "q.yaml", "[{question: a, sql: SELECT 2}]")
-    assert not set(members(config).values()) & set(before.values())
+    assert not set(part_fingerprints(config).values()) & set(before.values())

@@ -99,7 +99,7 @@ def test_candidates_are_repaired_as_they_are_written_and_it_is_counted(hotel):
 
 
 def test_the_loop_repairs_a_suspicious_text_without_the_model(hotel):
-    config = build_config({"react": {"sure": 0.01}, "repair": {"deterministic": True}})
+    config = build_config({"react": {"confident_at": 0.01}, "repair": {"deterministic": True}})
     wanted = ["generate_sql", "validate_sql", "validate_constraints", "run_sql", "repair_sql"]
     steps = [f"Thought: go on\nAction: {name}[{{}}]" for name in ("get_schema", "extract_constraints", *wanted)]
     model = ScriptedModel([*steps[:3], f"{ROOMS}outlook = 'Sea'", *steps[3:], *steps[4:6], "Action: run_sql[{}]"])

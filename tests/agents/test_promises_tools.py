@@ -22,7 +22,7 @@ from loop_steps import (
 from people import make_database
 
 from nl2sql.agents.react import bootstrap, react_sql
-from nl2sql.agents.repairing import mended, refused_candidates
+from nl2sql.agents.repairing import fixed, refused_candidates
 from nl2sql.agents.resources import code_identity
 from nl2sql.config import build_config
 from nl2sql.databases.sqlite.database import SqliteDatabase
@@ -220,11 +220,11 @@ def test_a_query_is_not_mended_into_one_that_has_failed_already(shop: Path) -> N
         config = build_config({"repair": {"deterministic": True}})
         state = bootstrap(Question("Who are the customers?"), Resources(Listening([]), database), config)
         state.last_sql = first
-        assert mended(state, "unknown_column:nam") == repaired
+        assert fixed(state, "unknown_column:nam") == repaired
         state.record({"step": 0, "action": "generate_sql", "args": {}, "observation": {"sql": f"{repaired} "}})
         refused = {"valid": False, "reason": "missing_agg:COUNT"}
         state.record({"step": 1, "action": "validate_constraints", "args": {}, "observation": refused})
-        assert mended(state, "unknown_column:nam") is None
+        assert fixed(state, "unknown_column:nam") is None
 
 
 class Frame:

@@ -18,7 +18,7 @@ from nl2sql.agents.controllers import get_controller
 from nl2sql.agents.react import react
 from nl2sql.agents.record import Episode
 from nl2sql.agents.repairing import check_corpus
-from nl2sql.agents.resources import members
+from nl2sql.agents.resources import part_fingerprints
 from nl2sql.config import Config, build_config
 from nl2sql.databases.sqlite import disk
 from nl2sql.errors import UsageError
@@ -195,7 +195,7 @@ def test_a_run_is_another_one_over_another_corpus(tmp_path: Path) -> None:
     named = get_controller("react")
 
     def key(config: Config) -> str:
-        return run_key(named, config, {}, {}, members(config))
+        return run_key(named, config, {}, {}, part_fingerprints(config))
 
     with Corpus(path, create=True) as corpus:
         before, plain = key(guided), key(Config())
@@ -212,11 +212,11 @@ def test_a_run_is_another_one_over_another_data_source(tmp_path: Path) -> None:
     path = tmp_path / "source.yaml"
     config, named = build_config({"vizql": {"source": str(path)}}), get_controller("vizql")
     with pytest.raises(UsageError, match=r"source\.yaml"):
-        members(config)
+        part_fingerprints(config)
     keys = []
     for caption in ("Total", "Amount"):
         path.write_text(SOURCE.format(caption=caption))
-        keys += [run_key(named, config, {}, {}, members(config)) for _ in range(2)]
+        keys += [run_key(named, config, {}, {}, part_fingerprints(config)) for _ in range(2)]
     assert keys[0] == keys[1] != keys[2] == keys[3]
 
 

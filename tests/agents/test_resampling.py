@@ -11,8 +11,8 @@ import pytest
 
 from nl2sql.agents import react_plus
 from nl2sql.agents.controllers import get_controller, run_episode, with_preset
-from nl2sql.agents.opening import open_task
 from nl2sql.agents.record import Episode
+from nl2sql.agents.setup import open_task
 from nl2sql.agents.task import State
 from nl2sql.config import build_config
 from nl2sql.databases.sqlite.database import SqliteDatabase
@@ -76,7 +76,7 @@ def test_a_query_that_the_model_is_sure_of_stands(database: SqliteDatabase) -> N
     assert (episode.sql, refusals(episode)) == (RIGHT, [])
     unknown = ask(database, [*LOOP, RIGHT], {})
     assert (unknown.sql, refusals(unknown)) == (RIGHT, []), "a server that tells no probabilities"
-    off = ask(database, [*LOOP, WRONG], {1: -9.0}, sure=0.0)
+    off = ask(database, [*LOOP, WRONG], {1: -9.0}, confident_at=0.0)
     assert (off.sql, refusals(off)) == (WRONG, []), "without the switch nothing is doubted"
 
 

@@ -15,7 +15,7 @@ from nl2sql.benchmarks import (
     FolderBenchmark,
     available_benchmarks,
     draw_sample,
-    left_out_counts,
+    excluded_counts,
     load_benchmark,
     scorable,
 )
@@ -102,7 +102,7 @@ def test_a_held_out_split_is_never_part_of_train(spider):
 
 def test_questions_without_their_database_stay_and_are_flagged(spider):
     benchmark = load_benchmark(spider)
-    assert benchmark.left_out == {"db_missing": 1}
+    assert benchmark.excluded == {"db_missing": 1}
     with pytest.raises(DatabaseError, match="lost"):
         benchmark.database("lost")
 
@@ -146,7 +146,7 @@ def test_the_uniform_layout(uniform):
     assert first.gold == ("SELECT count(*) FROM orders", "SELECT 4") and first.evidence == "a hint"
     assert [q.id for q in benchmark.questions] == ["plain-0", "given", "given#2", "plain-3"]
     assert [scorable(q) for q in benchmark.questions] == [True, False, False, True]
-    assert benchmark.left_out == {"db_empty": 1, "gold_rows=0": 1} and zero.meta["gold_rows"] == 0
+    assert benchmark.excluded == {"db_empty": 1, "gold_rows=0": 1} and zero.meta["gold_rows"] == 0
     assert (kept.difficulty, kept.meta["benchmark_difficulty"]) == ("easy", "basic")
     assert set(benchmark.fingerprints()) == {"questions", "shop"}
 
@@ -203,7 +203,7 @@ def test_a_missing_database_says_where_it_is_expected(tmp_path):
 
 def test_a_database_id_cannot_leave_the_folder(tmp_path, shop):
     write(tmp_path / "b" / "questions.json", [record(0, db_id="../shop"), record(1, db_id="CREATE TABLE t (a); " * 20)])
-    assert load_benchmark(tmp_path / "b").left_out == {"db_missing": 2}
+    assert load_benchmark(tmp_path / "b").excluded == {"db_missing": 2}
 
 
 # ------------------------------------------------------------------------------------------------- data sets
@@ -387,7 +387,7 @@ def test_golds_over_another_engine_are_not_checked(tmp_path):
     elsewhere = OnEngine("toy", [question], {}, f"duckdb:{tmp_path}/x.duckdb")
     (fault,) = check_questions(elsewhere, [question])
     assert fault.reason == "its database is one of duckdb; golds are checked on SQLite files only"
-    assert check_strength(elsewhere, [question], method="perturb").left_out == {"the database is no SQLite file": 1}
+    assert check_strength(elsewhere, [question], method="perturb").excluded == {"the database is no SQLite file": 1}
 
 
 def test_a_declared_difficulty_is_checked(shop):
@@ -415,4 +415,4 @@ def test_the_shared_benchmarks_load():
         assert len({q.id for q in benchmark.questions}) == len(benchmark.questions)
         assert any(scorable(q) for q in benchmark.questions)
     holdout = load_benchmark("spider", split="holdout", root=root)
-    assert len(holdout.questions) == 974 and left_out_counts(holdout.questions) == {"gold_rows=0": 22}
+    assert len(holdout.questions) == 974 and excluded_counts(holdout.questions) == {"gold_rows=0": 22}

@@ -13,7 +13,7 @@ import pytest
 from programs import command
 
 from nl2sql.agents.context.knowledge import facts_for
-from nl2sql.benchmarks import left_out_reason, load_benchmark, scorable
+from nl2sql.benchmarks import exclusion_reason, load_benchmark, scorable
 from nl2sql.benchmarks.load import from_anywhere
 from nl2sql.databases.schema import schema_to_text
 from nl2sql.errors import BenchmarkError
@@ -34,7 +34,7 @@ class Layout:
     database: str
     named: list[str]
     ids: list[str]
-    left_out: dict[str, int] = field(default_factory=dict)
+    excluded: dict[str, int] = field(default_factory=dict)
     rule: str = "bag"
 
 
@@ -119,7 +119,7 @@ def test_a_layout_is_checked_asked_and_scored_as_it_is_handed_out(place, name):
     checked = command("data", "check", *layout.named, "--json", cwd=folder)
     assert checked.returncode == 0, checked.stdout + checked.stderr
     report = json.loads(checked.stdout)
-    assert (report["n"], report["left_out"]) == (3, layout.left_out)
+    assert (report["n"], report["left_out"]) == (3, layout.excluded)
 
     answers = dict(zip(layout.ids, [*GOLDS[:2], "SELECT min(total) FROM orders"], strict=True))
     files = [part for kind, write in WRITERS.items() for part in ("-p", write(folder / kind, answers))]
@@ -248,7 +248,7 @@ def test_mini_devs_golds_for_other_engines_stand_beside_sqlites(place):
     for url, gold in (("mysql://me@host/{db_id}", "`customers`"), ("postgresql://me@host/{db_id}", '"customers"')):
         assert load_benchmark(folder, engine_url=url).questions[0].gold == (f"SELECT count(*) FROM {gold}",)
     (folder / "mini_dev_sqlite.json").unlink()
-    assert load_benchmark(folder).left_out == {"no_gold": 3}
+    assert load_benchmark(folder).excluded == {"no_gold": 3}
     assert all(map(scorable, load_benchmark(folder, engine_url="mysql://me@host/{db_id}").questions))
 
 
@@ -283,7 +283,7 @@ def test_spider_2s_golds_are_its_tables_of_results(place):
     assert [run(gold).rows for gold in (*one.gold, *largest.gold)] == [((3,),), ((20.001,),)]
     assert (bern.evidence, one.evidence) == ("# Bern\n\nBern is a city.", "")
     assert [order_matters(question.gold[0]) for question in (one, bern, largest)] == [True, False, True]
-    assert left_out_reason(remote) == "other_engine" and bern.difficulty == "unknown"
+    assert exclusion_reason(remote) == "other_engine" and bern.difficulty == "unknown"
 
 
 def test_ts_of_a_table_of_results_is_refused(place):

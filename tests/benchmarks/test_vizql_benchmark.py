@@ -19,7 +19,7 @@ from nl2sql.eval.rules import gold_order, results_match
 from nl2sql.interfaces import RunResult
 from nl2sql.vizql.compile import compiled
 from nl2sql.vizql.infer import infer
-from nl2sql.vizql.shape import read_request
+from nl2sql.vizql.query_errors import read_request
 from nl2sql.vizql.validator import validate
 
 FILE = Path(__file__).resolve().parents[2] / "data" / "vizql.json"

@@ -18,7 +18,7 @@ from pathlib import Path
 import programs
 import pytest
 
-from nl2sql.cli.answer_text import MENDED
+from nl2sql.cli.answer_text import FIXED
 
 SCRIPT = {
     "on_exhausted": "repeat",
@@ -147,7 +147,7 @@ def test_a_mended_query_of_several_lines_can_be_copied(place: Path) -> None:
     (place / "lines.json").write_text(json.dumps({"replies": replies}), encoding="utf-8")
     asked = ["--db", "shop.sqlite", "--model", "scripted:lines.json", "--controller", "single_shot"]
     result = programs.command("ask", "Names?", *asked, "-c", "single_shot.guardrails=false", cwd=place)
-    assert f"{MENDED}\nSELECT name\nFROM customers\nORDER BY 1\n" in result.stdout
+    assert f"{FIXED}\nSELECT name\nFROM customers\nORDER BY 1\n" in result.stdout
 
 
 def test_a_name_that_is_no_path_does_not_end_a_conversation(place: Path) -> None:

@@ -141,15 +141,15 @@ def test_a_fingerprint_is_of_what_a_file_holds(tmp_path: Path, monkeypatch: pyte
         "CREATE TABLE t (a); INSERT INTO t VALUES (1), (2); CREATE VIEW v AS SELECT a FROM t",
         "CREATE TABLE u (a); INSERT INTO u VALUES (1), (2)",
     ]
-    prints = [fingerprint_sqlite(database(tmp_path / f"{n}.sqlite", text)) for n, text in enumerate(same + others)]
-    assert len(set(prints[:3])) == 1 and len(set(prints)) == 1 + len(others)
+    hashes = [fingerprint_sqlite(database(tmp_path / f"{n}.sqlite", text)) for n, text in enumerate(same + others)]
+    assert len(set(hashes[:3])) == 1 and len(set(hashes)) == 1 + len(others)
     monkeypatch.setattr(files, "FRESH_S", -1.0)  # old enough to be kept
-    assert fingerprint_sqlite(tmp_path / "0.sqlite") == prints[0]
+    assert fingerprint_sqlite(tmp_path / "0.sqlite") == hashes[0]
     (kept,) = (tmp_path / "cache").rglob("fingerprints/*")
     kept.write_text("0" * 64)
     assert fingerprint_sqlite(tmp_path / "0.sqlite") == "0" * 64
     kept.write_text("torn")
-    assert fingerprint_sqlite(tmp_path / "0.sqlite") == prints[0]
+    assert fingerprint_sqlite(tmp_path / "0.sqlite") == hashes[0]
 
 
 def test_a_file_is_opened_in_place_or_as_a_copy_without_its_log(tmp_path: Path) -> None:

@@ -302,11 +302,11 @@ def test_fingerprint_ignores_bytes_and_row_order_and_sees_content(tmp_path: Path
         "view": base + rows + "CREATE VIEW v AS SELECT 1 AS one;",
         "bytes": base + "INSERT INTO t VALUES (1, CAST(x'ff' AS TEXT)), (2, NULL), (2, NULL);",
     }
-    prints = {
+    hashes = {
         name: fingerprint_sqlite(make_database(tmp_path / f"{name}.sqlite", sql)) for name, sql in variants.items()
     }
-    assert len({prints[name] for name in prints if name.startswith("same")}) == 1
-    assert len(set(prints.values())) == len(variants) - 3
+    assert len({hashes[name] for name in hashes if name.startswith("same")}) == 1
+    assert len(set(hashes.values())) == len(variants) - 3
 
 
 def test_fingerprint_is_cached_until_the_file_changes(tmp_path: Path, own_cache: Path) -> None:

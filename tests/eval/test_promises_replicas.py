@@ -15,7 +15,7 @@ from people import make_database
 from nl2sql.benchmarks.layouts import FolderBenchmark
 from nl2sql.eval.replicas import _build, perturb, perturbed_replicas
 from nl2sql.eval.replicas.perturb import Perturber
-from nl2sql.eval.replicas.shape import close_under_foreign_keys, read_shapes
+from nl2sql.eval.replicas.table_shapes import close_under_foreign_keys, read_shapes
 from nl2sql.eval.scoring import score
 from nl2sql.interfaces import Question
 

@@ -118,7 +118,7 @@ def item(killed: int, survivors: int, **known: Any) -> dict[str, Any]:
 
 def test_the_strength_of_suites_is_counted_over_neighbours_and_over_golds() -> None:
     strength = Strength("suite", 5, [item(50, 0), item(47, 3, databases=["a"] * 4, usable=2), item(0, 0)])
-    strength.left_out, strength.built, strength.build_seconds, strength.check_seconds = {"x": 2}, 3, 1.23456, 0.98765
+    strength.excluded, strength.built, strength.build_seconds, strength.check_seconds = {"x": 2}, 3, 1.23456, 0.98765
     told = strength.to_dict()
     assert told.pop("survivors") == [
         {"id": "i47", "db_id": "d", "gold": "SELECT 0", "kind": kind, "sql": f"SELECT {n}"}

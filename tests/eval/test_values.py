@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from people import make_database
 
-from nl2sql.eval.replicas.shape import read_shapes
+from nl2sql.eval.replicas.table_shapes import read_shapes
 from nl2sql.eval.replicas.values import as_compared, beyond, fresh, is_date, neighbour, read_moments
 from nl2sql.eval.suites.arena import SAMPLE_ROWS, read_source
 from nl2sql.eval.suites.mutator import parse_gold

@@ -85,9 +85,9 @@ def test_a_model_that_does_not_fit_slots_keeps_the_attention_it_came_with() -> N
 
 def test_drafts_change_no_text_and_save_forwards() -> None:
     counts, texts = [], []
-    for drafts in (True, False):
+    for prompt_lookup in (True, False):
         decoder = make_decoder(tiny_model())
-        decoder.drafts = drafts
+        decoder.prompt_lookup = prompt_lookup
         forwards = []
         honest = decoder.forward
         decoder.forward = lambda segments, honest=honest, seen=forwards: seen.append(len(segments)) or honest(segments)  # type: ignore[method-assign]

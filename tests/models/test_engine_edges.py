@@ -152,7 +152,7 @@ def test_closing_gives_the_memory_back() -> None:
 
 def test_a_large_row_is_not_overtaken_by_all_that_came_after() -> None:
     decoder = make_decoder(tiny_model())
-    decoder.drafts = False
+    decoder.prompt_lookup = False
     worker = BatchWorker(decoder, lambda i: "", batch_size=6, max_cache_bytes=4 * 512 * decoder.token_bytes)
     small = [row([n + 5, *ids(n, 20)], 5 + (7 * n) % 13) for n in range(60)]
     big = row([250, *ids(2, 1700)], 5)
@@ -320,10 +320,10 @@ def test_windows_longer_than_the_probe_are_seen(kind):
 def test_grammar_and_stop_with_drafts():
     from nl2sql.interfaces import Grammar, Sampling
 
-    def run(drafts):
+    def run(prompt_lookup):
         m = LocalModel(tiny_model(), tiny_tokenizer(), name="x", revision="t", batch_size=3)
         for worker in m._worker.workers:
-            worker.decoder.drafts = drafts
+            worker.decoder.prompt_lookup = prompt_lookup
         g = Grammar("lark", 'start: ("ab " | "cd, " | "select x ")~3..9 ";"')
         text = "ab cd, select x ab ab cd, select x " * 3
         out = []

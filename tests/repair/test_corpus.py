@@ -424,5 +424,5 @@ def test_one_explanation_waits_for_its_similar_fixes(tmp_path: Path, shop: Path)
     with Corpus(tmp_path / "slow.db", create=True) as slow:
         slow.embedder = LoadedSlowly()
         slow.store_fix(*FIXES[0])
-        known = explanation("SELECT nam FROM customers", SqliteDatabase(shop), corpus=slow, mending=False)
+        known = explanation("SELECT nam FROM customers", SqliteDatabase(shop), corpus=slow, fix=False)
     assert known.response.repair_guidance and len(known.response.repair_guidance.similar_fixes) == 1

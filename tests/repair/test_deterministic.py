@@ -1,4 +1,4 @@
-"""Repairs without a model: cases are lines of fixtures/repair/mend.tsv."""
+"""Repairs without a model: cases are lines of fixtures/repair/autofix.tsv."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 
 from nl2sql.interfaces import Database
-from nl2sql.repair.deterministic import MAX_MENDED, fault, mend
+from nl2sql.repair.deterministic import MAX_FIXED, autofix, fault
 
-FILE = Path(__file__).parent.parent / "fixtures" / "repair" / "mend.tsv"
+FILE = Path(__file__).parent.parent / "fixtures" / "repair" / "autofix.tsv"
 CASES = [line.split("\t") for line in FILE.read_text(encoding="utf-8").splitlines() if line and line[0] != "#"]
 
 
 @pytest.mark.parametrize(("sql", "wanted"), CASES)
 def test_a_repair_is_what_its_line_says_and_is_sound(sql: str, wanted: str, engine: Callable[[str], Database]) -> None:
     database = engine("sqlite")
-    found = mend(sql, fault(sql, database, database.schema()), database, database.schema())
+    found = autofix(sql, fault(sql, database, database.schema()), database, database.schema())
     assert (found or "-") == wanted
     assert found is None or database.run(found).success
 
@@ -56,7 +56,7 @@ def test_other_engines_are_mended_by_their_own_words(
     dialect: str, sql: str, wanted: str, engine: Callable[[str], Database]
 ) -> None:
     database = engine(dialect)
-    found = mend(sql, fault(sql, database, database.schema()), database, database.schema())
+    found = autofix(sql, fault(sql, database, database.schema()), database, database.schema())
     assert found is not None and wanted in found
     assert database.run(found).success
 
@@ -64,11 +64,11 @@ def test_other_engines_are_mended_by_their_own_words(
 def test_a_query_of_more_than_10_000_characters_is_not_mended(engine: Callable[[str], Database]) -> None:
     database = engine("sqlite")
     schema = database.schema()
-    for length, mended in ((MAX_MENDED, True), (10_001, False)):
+    for length, fixed in ((MAX_FIXED, True), (10_001, False)):
         sql = "SELECT nam FROM customers".ljust(length)
-        assert (mend(sql, "no such column: nam", database, schema) is not None) is mended
+        assert (autofix(sql, "no such column: nam", database, schema) is not None) is fixed
 
 
 def test_a_wrong_shape_is_left_to_the_model(engine: Callable[[str], Database]) -> None:
     database = engine("sqlite")
-    assert mend("SELECT name FROM customers", "missing_agg:COUNT", database, database.schema()) is None
+    assert autofix("SELECT name FROM customers", "missing_agg:COUNT", database, database.schema()) is None

@@ -31,7 +31,7 @@ from nl2sql.runs.ablation import (
 )
 from nl2sql.runs.evaluate import resume
 from nl2sql.runs.folder import read_jsonl
-from nl2sql.runs.job import Cell
+from nl2sql.runs.job import Trial
 from nl2sql.runs.plan import MODEL_OPTIONS, RunSpec
 from nl2sql.runs.rescore import replay
 from nl2sql.runs.run import Run
@@ -242,15 +242,15 @@ def test_an_interrupted_ablation_goes_on_where_it_was(tmp_path: Path, monkeypatc
     model = mending_script(tmp_path / "script.json")
     grid = grid_of(model, cells={"one": {"react.repair": False}, "two": {}})
     whole = ablate(expand(grid), tmp_path / "whole", progress=False).to_dict()
-    carry_out, started = module.carry_out, []
+    run_trial, started = module.run_trial, []
 
-    def stopping(cell: Cell, folder: Path, opened: Any, **options: Any) -> Any:
+    def stopping(cell: Trial, folder: Path, opened: Any, **options: Any) -> Any:
         started.append(folder.name)
         if started == [BASE, "one"]:
             raise KeyboardInterrupt
-        return carry_out(cell, folder, opened, **options)
+        return run_trial(cell, folder, opened, **options)
 
-    monkeypatch.setattr(module, "carry_out", stopping)
+    monkeypatch.setattr(module, "run_trial", stopping)
     with pytest.raises(Cancelled, match=r"interrupted in cell one; what is finished is kept .* continue with: again"):
         ablate(expand(grid), tmp_path / "out", command="again", progress=False)
     resumed = ablate(expand(grid), tmp_path / "out", progress=False).to_dict()

@@ -19,7 +19,7 @@ from nl2sql.interfaces import Question, Resources, Usage
 from nl2sql.models.scripted import ScriptedModel
 from nl2sql.runs import distributed
 from nl2sql.runs.dialogues import RESOLVED, OwnHistories, as_resolved, history_of
-from nl2sql.runs.distributed import Assignment, Ray, cut, prints_of, run_shard
+from nl2sql.runs.distributed import Assignment, Ray, cut, fingerprints_of, run_shard
 from nl2sql.runs.evaluate import evaluate, resume
 from nl2sql.runs.folder import read_jsonl, read_manifest
 from nl2sql.runs.job import Job
@@ -383,7 +383,7 @@ def test_workers_are_handed_golds_and_refuse_own_answers(
     )
     (shard,) = cut(benchmark, told)
     job = Job(plan, named, config, told, benchmark, open_model(plan), {}, {})
-    order = Assignment(plan, "single_shot", config, prints_of(job), {}, {})
+    order = Assignment(plan, "single_shot", config, fingerprints_of(job), {}, {})
     distributed._KEPT.clear()  # as in another process
     episodes = {episode.question.id: episode for episode in run_shard(order, shard)}
     assert episodes["ships.2"].flags["session"]["resolved_query"] == "Told?"

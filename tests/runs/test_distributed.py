@@ -26,7 +26,7 @@ from nl2sql.models.scripted import ScriptedModel
 from nl2sql.repair.corpus import Corpus
 from nl2sql.runs import distributed
 from nl2sql.runs.ablation import ablate, expand
-from nl2sql.runs.distributed import Assignment, Ray, cut, prints_of, run_shard
+from nl2sql.runs.distributed import Assignment, Ray, cut, fingerprints_of, run_shard
 from nl2sql.runs.evaluate import evaluate, start
 from nl2sql.runs.folder import read_jsonl
 from nl2sql.runs.job import Job
@@ -187,8 +187,8 @@ def test_a_worker_refuses_other_content_at_the_same_path(
     question = Question("?", "shop", "1")
     (shard,) = cut(FolderBenchmark("toy", [question], {}, {"shop": shop}), [question])
     plan, named = RunSpec(model=f"scripted:{script}", cache=False), get_controller("single_shot")
-    prints = prints_of(Job(plan, named, config, shard.questions, shard.open(), open_model(plan), {}, {}))
-    order = Assignment(plan, "single_shot", config, prints, {}, {})
+    fingerprints = fingerprints_of(Job(plan, named, config, shard.questions, shard.open(), open_model(plan), {}, {}))
+    order = Assignment(plan, "single_shot", config, fingerprints, {}, {})
     assert [episode.question.id for episode in run_shard(order, shard)] == ["1"]
     write(file, "SELECT names FROM t")
     distributed._KEPT.clear()  # as in another process

@@ -129,7 +129,7 @@ def test_a_gold_that_any_empty_query_would_match_is_left_out(tmp_path: Path) -> 
     shop = benchmark_of(tmp_path, questions, {"train": [question.id for question in questions]})
     environment = load_environment(shop)
     assert list(environment.questions) == ["0"]
-    assert environment.left_out == {"gold_error": 1, "gold_null": 1, "gold_rows=0": 1}
+    assert environment.excluded == {"gold_error": 1, "gold_null": 1, "gold_rows=0": 1}
     with pytest.raises(UsageError, match=r"no question of mine, split 'train', can be learned from \(gold_rows=0: 1\)"):
         load_environment(benchmark_of(tmp_path / "b", [questions[1]], {"train": ["1"]}))
 
@@ -144,7 +144,7 @@ def test_a_gold_that_no_replica_can_hold_up_is_left_out(tmp_path: Path) -> None:
 def test_a_question_whose_answer_earns_ts_when_it_is_written_down_is_left_out(tmp_path: Path) -> None:
     """Two vehicle classes are the fastest ones in turn on the original and the copies alone: a constant earns TS."""
     environment = load_environment("packaged")
-    assert environment.left_out == {"constant": 1} and "rail_operator-034" not in environment.questions
+    assert environment.excluded == {"constant": 1} and "rail_operator-034" not in environment.questions
     text = asked(1, "SELECT 'it''s', 0.5, NULL, x'00ff', 9e999")  # every type of value
     with pytest.raises(UsageError, match=r"\(constant: 1\)"):
         load_environment(benchmark_of(tmp_path, [text], {"train": ["1"]}))

@@ -335,8 +335,8 @@ def test_flips_tell_what_a_gate_cost(tmp_path: Path) -> None:
     question = next(q for q in load_benchmark("packaged", split="quick").questions if "SELECT" in q.gold[0])
     right, wrong = question.gold[0], "SELECT 1 AS one FROM nowhere"
     acts = ["Action: extract_constraints[{}]", "Action: generate_sql[{}]", wrong, "Action: validate_sql[{}]"]
-    mended = [*acts, "Action: repair_sql[{}]", right, *GOOD]
-    model = ScriptedModel({question.text: {"react": mended}, "*": {"single_shot": [wrong], "react": ["no"] * 99}})
+    fixed = [*acts, "Action: repair_sql[{}]", right, *GOOD]
+    model = ScriptedModel({question.text: {"react": fixed}, "*": {"single_shot": [wrong], "react": ["no"] * 99}})
     done = evaluate("packaged", model, split="quick", config=NO_TS, out=tmp_path / "r", progress=False)
     assert done.report["flips"]["validate_sql"] == {"refused": 1, "right_to_wrong": 0, "wrong_to_right": 1}
 

@@ -117,7 +117,7 @@ def test_seeds_in_progress_are_scored_as_far_as_they_are_and_the_rest_is_owed(fo
         (run / "seed-2" / name).write_text("", encoding="utf-8")
     assert replay(run, partial=True, progress=False).report["seeds"].keys() == {"1"}
     contents = Contents.of(run, content=True)
-    assert contents.owed == {"seed-2 run": 3, "seed-3 run": 3}
+    assert contents.pending == {"seed-2 run": 3, "seed-3 run": 3}
     assert [(episode.epoch, episode.seed) for episode in contents.episodes()] == [(1, 1)] * 3
     assert export(run, "--to", "inspect", "--out", tmp_path / "log.eval")
     with pytest.raises(UsageError, match=rf"seed-2 owes 3 of 3 .* nl2sql eval --resume {run},"):

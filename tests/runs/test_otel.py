@@ -34,8 +34,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     begin = ["Action: finish[{}]", "Action: generate_sql[{}]", "SELECT 1 AS one FROM nowhere", "Action: finish[{}]"]
     replies: dict[str, Any] = {}
     for number, question in enumerate(load_benchmark("packaged", split="quick").questions):
-        mended = [*begin, GATES[0], "done", question.gold[0], *GATES]
-        replies[question.text] = {"react": [{"error": "gone"}] if number % 2 else mended}
+        fixed = [*begin, GATES[0], "done", question.gold[0], *GATES]
+        replies[question.text] = {"react": [{"error": "gone"}] if number % 2 else fixed}
     (folder / "s.json").write_text(json.dumps({"replies": replies}), encoding="utf-8")
     plan = RunSpec(split="quick", limit=12, model=f"scripted:{folder / 's.json'}", control=False)
     return start(

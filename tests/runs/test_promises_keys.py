@@ -33,8 +33,8 @@ def key(**changed: Any) -> str:
         "named": get_controller("react"),
         "config": build_config({}),
         "model": MODEL,
-        "prints": {"questions": "q", "shop": "d"},
-        "members": {"tool:count": "t"},
+        "fingerprints": {"questions": "q", "shop": "d"},
+        "parts": {"tool:count": "t"},
     }
     return run_key(**(parts | changed))
 
@@ -49,10 +49,10 @@ def key(**changed: Any) -> str:
         {"config": build_config({"prompts": {"generate_user": "{question}"}})},
         {"model": MODEL | {"revision": "r2"}},
         {"model": MODEL | {"dtype": "bfloat16"}},
-        {"prints": {"questions": "other", "shop": "d"}},
-        {"prints": {"questions": "q", "shop": "other"}},
-        {"members": {"tool:count": "edited"}},
-        {"members": {}},
+        {"fingerprints": {"questions": "other", "shop": "d"}},
+        {"fingerprints": {"questions": "q", "shop": "other"}},
+        {"parts": {"tool:count": "edited"}},
+        {"parts": {}},
     ],
     ids=lambda changed: "-".join(changed),
 )
@@ -72,15 +72,15 @@ def test_a_packaged_prompt_that_is_edited_makes_another_run(monkeypatch: pytest.
 
 
 def test_fingerprints_are_of_what_a_database_holds_not_of_its_name(tmp_path: Path) -> None:
-    prints = []
+    hashes = []
     for folder in ("one", "other"):
         file = make_database(
             tmp_path / folder / "shop.sqlite", f"CREATE TABLE t (x); INSERT INTO t VALUES ('{folder}')"
         )
         with SqliteDatabase(file) as database:
             benchmark: Any = SimpleNamespace(database=lambda db_id, opened=database: opened)
-            prints.append(fingerprints(benchmark, [Question("How many?", db_id="shop", id="1")]))
-    assert prints[0]["questions"] == prints[1]["questions"] and prints[0]["shop"] != prints[1]["shop"]
+            hashes.append(fingerprints(benchmark, [Question("How many?", db_id="shop", id="1")]))
+    assert hashes[0]["questions"] == hashes[1]["questions"] and hashes[0]["shop"] != hashes[1]["shop"]
 
 
 def episode(sql: str = "SELECT 1", id: str = "1") -> Episode:

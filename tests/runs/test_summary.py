@@ -36,8 +36,8 @@ def test_run_control_and_refused_candidates_share_one_scoring(tmp_path: Path, mo
     wrong = "SELECT 1 AS one FROM nowhere"
     acts = ["Action: extract_constraints[{}]", "Action: generate_sql[{}]", wrong, "Action: validate_sql[{}]"]
     good = [f"Action: {tool}[{{}}]" for tool in ("validate_sql", "validate_constraints", "run_sql", "finish")]
-    mended = [*acts, "Action: repair_sql[{}]", question.gold[0], *good]
-    model = ScriptedModel({question.text: {"react": mended}, "*": {"single_shot": [wrong], "react": ["no"] * 99}})
+    fixed = [*acts, "Action: repair_sql[{}]", question.gold[0], *good]
+    model = ScriptedModel({question.text: {"react": fixed}, "*": {"single_shot": [wrong], "react": ["no"] * 99}})
     config = build_config({"eval": {"replicas": 0}})
     done = evaluate("packaged", model, split="quick", config=config, out=tmp_path / "r", progress=False)
     (call,) = calls

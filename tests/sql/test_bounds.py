@@ -22,7 +22,7 @@ from nl2sql.databases.validation import validate_sql
 from nl2sql.eval.rules import RULES, order_keys, order_matters
 from nl2sql.repair.analyzer import ErrorAnalyzer
 from nl2sql.repair.clause_repairs import DANGLING, DOUBLED, SIGN
-from nl2sql.repair.deterministic import mend
+from nl2sql.repair.deterministic import autofix
 from nl2sql.sql.facets import differing
 from nl2sql.sql.features import features, hardness
 from nl2sql.sql.parse import (
@@ -150,7 +150,7 @@ def readers() -> dict[str, Callable[[str], object]]:
         "validation": lambda text: validate_sql(text, schema),
         "constraints": lambda text: validate_constraints(text, demanded, schema),
         "intent": lambda text: intent_constraints(ASKED, text, schema),
-        "repair": lambda text: mend(text, "no such column: nowhere", database, schema),
+        "repair": lambda text: autofix(text, "no such column: nowhere", database, schema),
         "guidance": lambda text: ErrorAnalyzer().analyze_error(f"near {text[:200]!r}: syntax error", text, schema),
         "EM": lambda text: (exact_match(gold, text), same_text(gold, text), same_sql(gold, text)),
         "keys": lambda text: (query_key(text), tree_key(text)),
@@ -184,7 +184,7 @@ def test_a_long_text_is_not_mended() -> None:
     database = load_benchmark("packaged").database("chess_league")
     started = time.thread_time()
     for text in ("SELECT " + ":a" * 45_000, "SELECT a" + " a=b" * 22_000):
-        assert mend(text, "no such column: a", database, database.schema()) is None
+        assert autofix(text, "no such column: a", database, database.schema()) is None
     assert time.thread_time() - started < 0.5
 
 

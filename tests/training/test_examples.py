@@ -17,7 +17,7 @@ from training.sql_style import in_style, tables_of
 from training.swaps import SMALL_MODEL_KINDS, corrupted, error_of
 
 from nl2sql.agents.agent_tools import repair_sql
-from nl2sql.agents.opening import link, open_task
+from nl2sql.agents.setup import link, open_task
 from nl2sql.agents.single_shot import single_shot
 from nl2sql.agents.task import State
 from nl2sql.benchmarks import load_benchmark

@@ -18,7 +18,7 @@ from nl2sql.interfaces import Database
 from nl2sql.vizql.compile import CompiledQuery, compiled
 from nl2sql.vizql.formula_tree import MOST_CHAINED
 from nl2sql.vizql.query import Query, Request, to_json
-from nl2sql.vizql.shape import read_query
+from nl2sql.vizql.query_errors import read_query
 from nl2sql.vizql.source import DataSource
 
 TABLES = """

@@ -12,12 +12,12 @@ import yaml
 from people import make_database
 
 from nl2sql.databases.sqlite.database import SqliteDatabase
+from nl2sql.vizql.autofix import as_json
 from nl2sql.vizql.compile import compiled
 from nl2sql.vizql.from_sql import nullable_captions, structured
 from nl2sql.vizql.infer import infer
-from nl2sql.vizql.mending import as_json
 from nl2sql.vizql.query import Query
-from nl2sql.vizql.shape import read_request
+from nl2sql.vizql.query_errors import read_request
 from nl2sql.vizql.source import DataSource
 
 FILE = Path(__file__).resolve().parents[1] / "fixtures" / "vizql" / "from_sql.yaml"

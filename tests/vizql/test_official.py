@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from strategies import FIXTURES, SUPERSTORE, queries
 
 from nl2sql.vizql.query import Query, field_kind, to_json
-from nl2sql.vizql.shape import read_query
+from nl2sql.vizql.query_errors import read_query
 from nl2sql.vizql.validator import validate
 
 official = pytest.importorskip("vizql_data_service_py")

@@ -17,9 +17,9 @@ from strategies import FIXTURES, SUPERSTORE, queries
 
 from nl2sql.config import VizqlConfig
 from nl2sql.databases.engines import open_database
-from nl2sql.vizql.mending import MOST_ERRORS, apply, part_at, place_text
+from nl2sql.vizql.autofix import MOST_ERRORS, apply, part_at, place_text
 from nl2sql.vizql.query import Query, Request
-from nl2sql.vizql.shape import read_query, read_request
+from nl2sql.vizql.query_errors import read_query, read_request
 from nl2sql.vizql.source import DataSource
 from nl2sql.vizql.validator import validate
 
@@ -46,15 +46,15 @@ def test_cases(case: dict[str, Any]) -> None:
     ways = validation.suggestions
     if "says" in case:
         assert ways[0].text == case["says"]
-    if "mended" in case:
-        assert json.loads(ways[0].snippet) == case["mended"]
+    if "fixed" in case:
+        assert json.loads(ways[0].snippet) == case["fixed"]
     if errors and case.get("then", True):
-        mended = query
+        fixed = query
         for _ in range(3):
-            mended = apply(mended, next(iter(validate(mended, SUPERSTORE, config).suggestions)))
-            if validate(mended, SUPERSTORE, config).is_valid:
+            fixed = apply(fixed, next(iter(validate(fixed, SUPERSTORE, config).suggestions)))
+            if validate(fixed, SUPERSTORE, config).is_valid:
                 return
-        pytest.fail(f"not mended: {validate(mended, SUPERSTORE, config).validation_errors}")
+        pytest.fail(f"not mended: {validate(fixed, SUPERSTORE, config).validation_errors}")
 
 
 def test_there_are_80_cases_beside_the_specification_s() -> None:
@@ -68,9 +68,9 @@ def test_a_suggestion_shows_what_it_does() -> None:
         for error in validate(query, SUPERSTORE, VizqlConfig(**case.get("config", {}))).errors:
             assert list(error.suggestions) == sorted(error.suggestions, key=lambda way: -way.likelihood), case["case"]
             for way in error.suggestions:
-                mended = apply(query, way)
-                assert json.dumps(mended) != json.dumps(query), (case["case"], way.text)
-                assert way.snippet == "" or way.snippet in json.dumps(mended, ensure_ascii=False), case["case"]
+                fixed = apply(query, way)
+                assert json.dumps(fixed) != json.dumps(query), (case["case"], way.text)
+                assert way.snippet == "" or way.snippet in json.dumps(fixed, ensure_ascii=False), case["case"]
 
 
 def test_what_is_known_decides_how_much_is_checked() -> None:
@@ -299,8 +299,8 @@ def test_a_name_with_a_bracket_is_suggested_as_a_formula_writes_it() -> None:
     source = DataSource.model_validate({"fields": [{"fieldCaption": "Weight [kg]", "fieldRole": "MEASURE"}]})
     query = {"fields": [{"fieldCaption": "Own", "calculation": "SUM([Weigth])"}]}
     [way] = validate(query, source).suggestions
-    mended = apply(query, way)
-    assert mended["fields"][0]["calculation"] == "SUM([Weight [kg]]])" and validate(mended, source).is_valid
+    fixed = apply(query, way)
+    assert fixed["fields"][0]["calculation"] == "SUM([Weight [kg]]])" and validate(fixed, source).is_valid
 
 
 def test_a_database_that_is_away_is_no_error_of_the_query(shop_source: Any) -> None:
@@ -398,9 +398,9 @@ def test_a_function_beside_the_field_of_a_filter_is_moved_into_it() -> None:
     asked = {"fields": [sales | {"function": "SUM"}], "filters": [{"field": sales, "function": "SUM", **about}]}
     [error] = validate(asked, SUPERSTORE).errors
     assert error.message == "Unknown key 'function' in the QUANTITATIVE_NUMERICAL filter"
-    mended = apply(asked, error.suggestions[0])
-    assert mended["filters"] == [{"field": sales | {"function": "SUM"}, **about}]
-    assert validate(mended, SUPERSTORE).is_valid
+    fixed = apply(asked, error.suggestions[0])
+    assert fixed["filters"] == [{"field": sales | {"function": "SUM"}, **about}]
+    assert validate(fixed, SUPERSTORE).is_valid
     [error] = validate({"fields": [sales | {"function": "SUM"}], "function": "SUM"}, SUPERSTORE).errors
     assert error.message == "Unknown key 'function' in the query"
 
@@ -410,9 +410,9 @@ def test_the_field_of_a_filter_may_be_written_as_its_caption(key: str) -> None:
     rest = {"filterType": "SET", "values": ["West"]}
     asked = {"fields": [{"fieldCaption": "Region"}], "filters": [{key: "Region", **rest}]}
     error = validate(asked, SUPERSTORE).errors[0]
-    mended = apply(asked, error.suggestions[0])
-    assert mended["filters"] == [{"field": {"fieldCaption": "Region"}, **rest}]
-    assert validate(mended, SUPERSTORE).is_valid
+    fixed = apply(asked, error.suggestions[0])
+    assert fixed["filters"] == [{"field": {"fieldCaption": "Region"}, **rest}]
+    assert validate(fixed, SUPERSTORE).is_valid
 
 
 def test_a_field_inside_of_a_part_may_be_written_as_its_caption() -> None:
@@ -421,9 +421,9 @@ def test_a_field_inside_of_a_part_may_be_written_as_its_caption() -> None:
     asked = {"fields": [region, sales | {"tableCalculation": rank}]}
     [error] = validate(asked, SUPERSTORE).errors
     assert error.message == "'0' in field 'Sales' must be an object; it is 'Region'"
-    mended = apply(asked, error.suggestions[0])
-    assert mended["fields"][1]["tableCalculation"]["dimensions"] == [region]
-    assert validate(mended, SUPERSTORE).is_valid
+    fixed = apply(asked, error.suggestions[0])
+    assert fixed["fields"][1]["tableCalculation"]["dimensions"] == [region]
+    assert validate(fixed, SUPERSTORE).is_valid
 
 
 def test_nested_table_calculations_name_fields_of_the_data_source() -> None:
@@ -511,7 +511,7 @@ def test_planted_faults_are_reported_and_mended() -> None:
     restored = 0
     for line in (FIXTURES / "faults.jsonl").read_text(encoding="utf-8").splitlines():
         case = json.loads(line)
-        mended = apply(case["query"], validate(case["query"], SUPERSTORE).suggestions[0])
-        assert validate(mended, SUPERSTORE).is_valid, case["fault"]
-        restored += mended == case["before"]
+        fixed = apply(case["query"], validate(case["query"], SUPERSTORE).suggestions[0])
+        assert validate(fixed, SUPERSTORE).is_valid, case["fault"]
+        restored += fixed == case["before"]
     assert restored >= 99

@@ -192,9 +192,9 @@ def _from_json(text: str) -> Iterator[str]:
             value, _ = decode_json(text, match.start())
         except ValueError:
             continue
-        found = [(key not in ("sql", "query", "SQL"), said) for key, said in _texts_in(value) if _BEGINS.match(said)]
+        found = [(key not in ("sql", "query", "SQL"), sql) for key, sql in _texts_in(value) if _BEGINS.match(sql)]
         if found:
-            yield from (said for _, said in sorted(found, key=lambda pair: pair[0]))
+            yield from (sql for _, sql in sorted(found, key=lambda pair: pair[0]))
             return
 
 

@@ -326,8 +326,8 @@ def _accounted_for(nlq: str, fields: list[frozenset[str]], tree: exp.Select, mat
     own = {id(node) for item in matched for node in item.tree.walk()}
     listed = {id(node) for item in tree.expressions for node in item.walk()} - own
     used = (n.name for n in tree.find_all(exp.Identifier, exp.Literal) if id(n) not in listed)
-    known = {*_text_words(f"{_STOPS} {_FILLERS} and"), *itertools.chain(*fields), *_name_words(" ".join(used))}
-    return set(_text_words(_LEAD.sub(" ", nlq, count=1))) <= known
+    vocabulary = {*_text_words(f"{_STOPS} {_FILLERS} and"), *itertools.chain(*fields), *_name_words(" ".join(used))}
+    return set(_text_words(_LEAD.sub(" ", nlq, count=1))) <= vocabulary
 
 
 def _nobody_asked(item: _Item, tree: exp.Select, nlq: str, owners: set[str]) -> bool:

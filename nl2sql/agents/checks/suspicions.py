@@ -76,10 +76,10 @@ class Evidence:
             known_names |= {alias.alias.lower() for alias in tree.find_all(exp.Alias)}
             for name in [c for c in tree.find_all(exp.Column) if _is_text(c, known_names)]:
                 name.replace(exp.Literal.string(name.name))
-            known: Any = {t.name: {c.name: c.type or "TEXT" for c in t.columns} for t in self.schema.tables}
+            column_types: Any = {t.name: {c.name: c.type or "TEXT" for c in t.columns} for t in self.schema.tables}
             return qualify(
                 tree,
-                schema=known,
+                schema=column_types,
                 dialect=dialect,
                 validate_qualify_columns=False,
                 quote_identifiers=False,
@@ -212,8 +212,8 @@ def unknown_literal(evidence: Evidence) -> Iterator[str]:
     for place, literal in compared(evidence):
         if some_cell(evidence, place, cells(place).eq(literal.copy())) is False:
             value = str(literal.this)
-            said = quote_text(value) if literal.is_string else value
-            yield f"no cell of {place} is {said}{_near(evidence, place, value)}"
+            shown = quote_text(value) if literal.is_string else value
+            yield f"no cell of {place} is {shown}{_near(evidence, place, value)}"
 
 
 def compared(evidence: Evidence) -> Iterator[tuple[Place, exp.Literal]]:
@@ -395,17 +395,17 @@ def suspicions(
     question: str, sql: str, database: Database, result: RunResult, config: SuspicionsConfig
 ) -> list[Suspicion]:
     """The signs that a query which ran may be wrong, in the order of ``CHECKS``; each sentence once."""
-    noted: dict[Suspicion, None] = {}
+    warnings: dict[Suspicion, None] = {}
     evidence: Evidence | None = None
     for name, check in CHECKS.items():
         if not getattr(config, name):
             continue
         try:
             evidence = evidence or Evidence(question, sql, database.schema(), database, result)
-            noted |= dict.fromkeys(Suspicion(name, text) for text in check(evidence))
+            warnings |= dict.fromkeys(Suspicion(name, text) for text in check(evidence))
         except (Nl2SqlError, SqlglotError, sqlite3.Error, OSError, RecursionError):
             continue  # a database that is gone, a statement that nobody can read: there is nothing to say
-    return list(noted)
+    return list(warnings)
 
 
 def empty_result(evidence: Evidence) -> Iterator[str]:

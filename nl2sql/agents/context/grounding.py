@@ -65,8 +65,8 @@ def ground(question: str, database: Database, k: int = 4) -> list[Match]:
     try:
         matches = _looked_up(question, database, schema)
     except (sqlite3.Error, OSError) as error:
-        told = f"the index of values in {cache_dir('values')} cannot be used: {one_line(error, 200)}"
-        raise DatabaseError(f"{told}; set NL2SQL_CACHE to another folder, or schema_text.values=0") from None
+        message = f"the index of values in {cache_dir('values')} cannot be used: {one_line(error, 200)}"
+        raise DatabaseError(f"{message}; set NL2SQL_CACHE to another folder, or schema_text.values=0") from None
     kept = [m for m in matches if not any(_within(m, other) for other in matches)]
     tables, asked = dict(rank_tables(question, schema)), question_stems(question)
 

@@ -88,8 +88,8 @@ def facts_for(file: str, schema: Schema, *, descriptions: bool = False) -> list[
         for table in schema.tables:
             described = [column for column in table.columns if column.description]
             facts += [Fact(f"{table.name}.{c.name}: {c.description}", table.name.lower()) for c in described]
-    known = {"", *(table.name.lower() for table in schema.tables)}
-    return [fact for fact in facts if fact.table in known]
+    names = {"", *(table.name.lower() for table in schema.tables)}
+    return [fact for fact in facts if fact.table in names]
 
 
 # ------------------------------------------------------------------------------------------------------ the file
@@ -135,7 +135,7 @@ def _of_markdown(text: str) -> Iterator[Fact]:
     headings: dict[int, str] = {}
     block: list[str] = []
 
-    def told() -> Iterator[Fact]:
+    def paragraph() -> Iterator[Fact]:
         if block:
             above = " ".join(headings.values())
             yield Fact(" ".join(block), headings=above, always=all(level < 2 for level in headings))
@@ -144,18 +144,18 @@ def _of_markdown(text: str) -> Iterator[Fact]:
     for line in text.splitlines():
         heading = _HEADING.match(line)
         if heading or _RULE.match(line) or _STARTS.match(line):
-            yield from told()
+            yield from paragraph()
         if heading:
             level = len(heading[1])
-            headings = {depth: said for depth, said in headings.items() if depth < level} | {level: heading[2]}
+            headings = {depth: name for depth, name in headings.items() if depth < level} | {level: heading[2]}
         elif not _RULE.match(line) and not line.lstrip().startswith(("```", "~~~")):
             block.append(" ".join(line.split()))
-    yield from told()
+    yield from paragraph()
 
 
-def _of_osi(told: Any) -> Iterator[Fact]:
+def _of_osi(document: Any) -> Iterator[Fact]:
     """The facts of ``semantic_model: [...]``, or of a document that is one model (later drafts)."""
-    models = told.get("semantic_model", [told]) if isinstance(told, dict) else None
+    models = document.get("semantic_model", [document]) if isinstance(document, dict) else None
     if not isinstance(models, list) or not all(isinstance(model, dict) and model.get("datasets") for model in models):
         raise ValueError("expected semantic_model: [{name, datasets: [{name, source, fields}]}]")
     try:
@@ -166,9 +166,9 @@ def _of_osi(told: Any) -> Iterator[Fact]:
 
 
 def _of_model(model: Mapping[str, Any]) -> Iterator[Fact]:
-    for said in (model.get("description"), _context(model).get("instructions")):
-        if said:
-            yield Fact(_flat(said), always=True)
+    for text in (model.get("description"), _context(model).get("instructions")):
+        if text:
+            yield Fact(_flat(text), always=True)
     tables: dict[str, str] = {}
     for dataset in model["datasets"]:
         source = str(dataset.get("source") or dataset["name"])
@@ -176,14 +176,14 @@ def _of_model(model: Mapping[str, Any]) -> Iterator[Fact]:
         table = tables[dataset["name"]] = dataset["name"] if query else source.rpartition(".")[2].strip('"`[]')
         about = "" if query else table.lower()
         head = f"{dataset['name']} = ({_flat(source)})" if query else table
-        if said := _said(head, dataset, named=dataset["name"]):
-            yield Fact(said, about)
+        if text := _said(head, dataset, named=dataset["name"]):
+            yield Fact(text, about)
         for item in dataset.get("fields") or ():
             expression = _expression(item)
             plain = expression in ("", item["name"])
             head = f"{table}.{item['name']}" if plain else f"{item['name']} of {table} = {expression}"
-            if said := _said(head, item, named=item["name"], always=not plain):
-                yield Fact(said, about)
+            if text := _said(head, item, named=item["name"], always=not plain):
+                yield Fact(text, about)
     for join in model.get("relationships") or ():
         one, other = (tables.get(join[side], join[side]) for side in ("from", "to"))
         pairs = zip(join["from_columns"], join["to_columns"], strict=False)
@@ -198,19 +198,19 @@ def _said(head: str, item: Mapping[str, Any], *, named: str, always: bool = Fals
     context = _context(item)
     also = [str(word) for word in context.get("synonyms") or () if str(word).casefold() != str(named).casefold()]
     parts = [item.get("description"), context.get("instructions"), f"also called {', '.join(also)}" if also else ""]
-    said = "; ".join(_flat(part) for part in parts if part)
-    return f"{head}: {said}" if said else head * always
+    text = "; ".join(_flat(part) for part in parts if part)
+    return f"{head}: {text}" if text else head * always
 
 
 def _context(item: Mapping[str, Any]) -> Mapping[str, Any]:
-    told = item.get("ai_context") or {}
-    return told if isinstance(told, dict) else {"instructions": told}
+    context = item.get("ai_context") or {}
+    return context if isinstance(context, dict) else {"instructions": context}
 
 
 def _expression(item: Mapping[str, Any]) -> str:
     """The ANSI_SQL expression of a field or metric, from a list under ``dialects`` or alone."""
-    told = item.get("expression") or []
-    entries = told.get("dialects") or [] if isinstance(told, dict) else told
+    expression = item.get("expression") or []
+    entries = expression.get("dialects") or [] if isinstance(expression, dict) else expression
     return next((_flat(e["expression"]) for e in entries if e.get("dialect", "ANSI_SQL") == "ANSI_SQL"), "")
 
 

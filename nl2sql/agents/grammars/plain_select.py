@@ -197,14 +197,14 @@ class _Rules:
 
     def _reachable(self, tables: Tables, most: int) -> bool:
         """Do at most ``most`` tables, joined by keys, contain all of ``tables``?"""
-        known = self.reached.get((tables, most))
-        if known is None:
-            known = len(tables) <= most and (
+        reachable = self.reached.get((tables, most))
+        if reachable is None:
+            reachable = len(tables) <= most and (
                 self._connected(tables)
                 or any(self._reachable(tables | {i}, most) for j in tables for i in self.near[j] if i not in tables)
             )
-            self.reached[tables, most] = known
-        return known
+            self.reached[tables, most] = reachable
+        return reachable
 
     def _connected(self, tables: Tables) -> bool:
         seen = {min(tables)}

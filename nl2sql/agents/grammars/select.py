@@ -341,13 +341,13 @@ def _alias(tables: Sequence[Table]) -> str:
 
 def _computed(tables: Sequence[Table]) -> str:
     """The names that people give a computed column: words of the schema, and at least one such as total, avg, count."""
-    known = {
+    schema_words = {
         word for table in tables for name in [table.name, *(c.name for c in table.columns)] for word in words(name)
     }
-    known = {word for word in known if word.isascii() and word.isalnum()}
+    schema_words = {word for word in schema_words if word.isascii() and word.isalnum()}
     computed, word = (
         "|".join(sorted(_COMPUTED.split())),
-        "|".join(sorted({*known, *_JOINING.split(), *_ALONE.split()})),
+        "|".join(sorted({*schema_words, *_JOINING.split(), *_ALONE.split()})),
     )
     alone = "|".join(sorted(_ALONE.split()))
     long = f"({computed})(_({word})){{1,3}}|({word})(_({word}))?_({computed})s?"

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypedDict, cast
 
 from nl2sql.agents import prompts, repairing
 from nl2sql.agents.agent_tools import dispatch
-from nl2sql.agents.opening import open_task
 from nl2sql.agents.react import after_candidate
 from nl2sql.agents.record import Episode, as_node, check_langgraph, failed
 from nl2sql.agents.reflection.judge import judge_attempt, quality_parts, quality_score
+from nl2sql.agents.setup import open_task
 from nl2sql.agents.task import State, Task
 from nl2sql.config import Config
 from nl2sql.interfaces import Question, Resources
@@ -133,8 +133,8 @@ def execute_sql(state: ReflectState, work: State) -> Update:
     if checked["valid"] is not True:
         reason = str(checked["reason"])
         work.refuse(next_step(work) - 1, "validate_sql", sql, reason)
-        kind, _, said = reason.partition(":")
-        error = said if kind == "other" else reason
+        kind, _, message = reason.partition(":")
+        error = message if kind == "other" else reason
         return {"execution_result": {"success": False, "error": error, "error_kind": kind, "sql": sql}}
     structure = use(work, "validate_constraints")
     ran = dict(use(work, "run_sql"))
@@ -173,7 +173,7 @@ def generate_sql(state: ReflectState, work: State) -> Update:
     action = "repair_sql" if attempts else "generate_sql"
     if attempts:
         work.last_sql = attempts[-1]["sql"] or None
-        work.last_error = work.pending_repair_error = told(state, work.task)
+        work.last_error = work.pending_repair_error = error_text(state, work.task)
     raw = str(dispatch(work, action, {}))
     step = next_step(work)
     observation = after_candidate(work, step, action, raw)
@@ -193,7 +193,7 @@ def generate_sql(state: ReflectState, work: State) -> Update:
     return update
 
 
-def told(state: ReflectState, task: Task) -> str:
+def error_text(state: ReflectState, task: Task) -> str:
     """The last attempt's error; at guidance ``error`` with the failures before it, which higher levels show anyway."""
     last = state["attempts"][-1]
     before: list[dict[str, Any]] = []

@@ -21,17 +21,17 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from nl2sql.agents import prompts
-from nl2sql.agents.opening import open_task
-from nl2sql.agents.record import Episode, EpisodeFailed
+from nl2sql.agents.record import Episode, EpisodeError
+from nl2sql.agents.setup import open_task
 from nl2sql.agents.vizql.state import (
     Context,
     VizqlState,
     asked,
     draft_text,
     drafts_in_sql,
+    fixed,
     grammar_of,
     linked_fields,
-    mended,
     query_of,
     read_reply,
     source_of,
@@ -42,7 +42,7 @@ from nl2sql.agents.vizql.state import (
 from nl2sql.config import Config, VizqlConfig
 from nl2sql.errors import DatabaseError
 from nl2sql.interfaces import Question, Resources, RunResult
-from nl2sql.vizql.mending import Place, as_json
+from nl2sql.vizql.autofix import Place, as_json
 from nl2sql.vizql.query import DIALECT, as_request, is_request
 from nl2sql.vizql.querying import statement
 from nl2sql.vizql.service import known_code
@@ -67,7 +67,7 @@ def vizql(question: Question, resources: Resources, config: Config) -> Episode:
     while step is not None:
         try:
             step(state)
-        except EpisodeFailed as failed:
+        except EpisodeError as failed:
             state.failure = str(failed)
         except DatabaseError as error:  # outside of a tool
             state.failure = f"database: {error}"
@@ -88,7 +88,7 @@ def _episode(state: VizqlState) -> Episode:
     errors: dict[str, list[str]] = {}
     for attempt in attempts:
         errors.setdefault(str(attempt["version"]), []).extend(attempt["errors"])
-    said: dict[str, Any] = {
+    summary: dict[str, Any] = {
         "query": chosen.get("query"),
         "query_version": chosen.get("version", 0),
         "errors": errors,
@@ -105,7 +105,7 @@ def _episode(state: VizqlState) -> Episode:
         decision_log=state.decision_log,
         messages=next((call["messages"] for call in task.calls if call["messages"]), []),
         transcript="",
-        flags={"vizql": said},
+        flags={"vizql": summary},
     )
 
 
@@ -234,7 +234,7 @@ def refiner(state: VizqlState) -> None:
     validation = state.here.check(before)
     draft, reply, by = None, "", "suggestions"
     if settings.apply_suggestions and not validation.is_valid:
-        draft = mended(before, validation, state.here.check)
+        draft = fixed(before, validation, state.here.check)
     if draft is None:
         reply, draft = ask(state, refine_prompt(state))
         by = "model"

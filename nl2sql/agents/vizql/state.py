@@ -27,14 +27,14 @@ from typing import Any
 
 from nl2sql.agents import prompts
 from nl2sql.agents.checks import constraints
-from nl2sql.agents.opening import link
 from nl2sql.agents.resources import takes_grammars
+from nl2sql.agents.setup import link
 from nl2sql.agents.task import State, Task, guard, takes_no_sql
 from nl2sql.interfaces import Grammar
 from nl2sql.sql.parse import decode_json
+from nl2sql.vizql.autofix import LEAST, Place, as_json
 from nl2sql.vizql.from_sql import nullable_captions, structured
 from nl2sql.vizql.infer import infer
-from nl2sql.vizql.mending import LEAST, Place, as_json
 from nl2sql.vizql.query import DATE_PARTS, DATE_TRUNCATIONS, is_request
 from nl2sql.vizql.querying import statement
 from nl2sql.vizql.source import DATES, NUMBERS, DataSource, FieldMetadata, fits, read_source
@@ -234,10 +234,10 @@ def _of(part: Any) -> Any:
     return inside.get("fieldCaption") if isinstance(inside, dict) else None
 
 
-def mended(draft: Any, validation: Validation, check: Callable[[Any], Validation]) -> Any | None:
+def fixed(draft: Any, validation: Validation, check: Callable[[Any], Validation]) -> Any | None:
     """The draft after its likeliest suggestions, one at a time; None where they do not lead to a valid one.
 
-    What is hardly alike (``mending.LEAST``) is suggested, and not carried out: it answers another question.
+    What is hardly alike (``autofix.LEAST``) is suggested, and not carried out: it answers another question.
     """
     for _ in range(MOST_STEPS):
         ways = validation.suggestions
@@ -275,7 +275,7 @@ def drafts_in_sql(here: Context) -> bool:
 
 
 def sql_draft(state: VizqlState) -> SqlDraft:
-    """One call of the model with the control's prompt, translated. Raises EpisodeFailed."""
+    """One call of the model with the control's prompt, translated. Raises EpisodeError."""
     task, here = state.task, state.here
     link(task)
     messages = task.sql_messages(constraints.extract_constraints(task.question.text))
@@ -380,7 +380,7 @@ def _filters(plain: Fields, dimensions: Fields, dates: Fields, values: Mapping[s
     texts = [field for field in dimensions if field.dataType in ("STRING", "UNKNOWN")]
     numbers = [field for field in plain if field.dataType in NUMBERS]
     sets: list[tuple[Fields, Schema]] = [
-        *(([field], {"enum": list(known)}) for field in texts if (known := values.get(field.fieldCaption))),
+        *(([field], {"enum": list(members)}) for field in texts if (members := values.get(field.fieldCaption))),
         ([field for field in texts if not values.get(field.fieldCaption)], _TEXT),
         ([field for field in dimensions if field.dataType == "INTEGER"], {"type": "integer"}),
         ([field for field in plain if field.dataType == "BOOLEAN"], {"type": "boolean"}),

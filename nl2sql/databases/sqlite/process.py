@@ -366,11 +366,11 @@ class _TimeLeft:
     def extend(self) -> None:
         """Wait for what the process has not had yet. Raises TimeoutError where that is nothing, or it sleeps."""
         used, working = _processor_seconds(self._pid)
-        owed = self._granted - (used - self._used)
+        remaining = self._granted - (used - self._used)
         now = time.monotonic()
-        if not working or owed < 0.1 * self._granted or now >= self._last:
+        if not working or remaining < 0.1 * self._granted or now >= self._last:
             raise TimeoutError
-        self._end = min(now + owed, self._last)
+        self._end = min(now + remaining, self._last)
 
 
 def _processor_seconds(pid: int) -> tuple[float, bool]:

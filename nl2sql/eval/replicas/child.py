@@ -27,7 +27,7 @@ from nl2sql.databases.sqlite.files import WalCopies
 from nl2sql.databases.sqlite.process import PATIENCE, reply, requests
 from nl2sql.databases.sqlite.worker import restrict_process
 from nl2sql.eval.replicas import perturb
-from nl2sql.eval.replicas.shape import declared, encoded, open_read_only, quoted, table_kinds
+from nl2sql.eval.replicas.table_shapes import declared, encoded, open_read_only, quoted, table_kinds
 
 log = logging.getLogger(__name__)
 

@@ -29,7 +29,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from nl2sql.eval.replicas.shape import (
+from nl2sql.eval.replicas.table_shapes import (
     HeldForeignKey,
     Keys,
     TableShape,

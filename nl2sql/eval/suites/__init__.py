@@ -291,7 +291,7 @@ class Strength:
     method: str
     n: int
     items: list[dict[str, Any]] = field(default_factory=list)
-    left_out: Counter[str] = field(default_factory=Counter)  # reason -> questions
+    excluded: Counter[str] = field(default_factory=Counter)  # reason -> questions
     build_seconds: float = 0.0  # wall clock; nothing for what the cache had
     check_seconds: float = 0.0
     built: int = 0  # suites (or databases with replicas) that were not in the cache
@@ -314,7 +314,7 @@ class Strength:
             "method": self.method,
             "n_databases": self.n,
             "n": golds,
-            "left_out": self.left_out,
+            "left_out": self.excluded,
             "neighbours": total.total(),
             "neighbours_per_gold_least": min(sizes, default=0),
             "golds_with_few_neighbours": sum(size < REQUIRED for size in sizes),
@@ -354,7 +354,7 @@ def check_strength(
     """Build what is missing, then execute every neighbour of each question's first gold on its databases.
 
     The verdict is that of TS on the replicas alone: the original is not asked. Golds that do not parse or run, and
-    databases that cannot be read, are counted in ``left_out``. Raises UsageError for an unknown method.
+    databases that cannot be read, are counted in ``excluded``. Raises UsageError for an unknown method.
     """
     if method not in METHODS:
         raise UsageError(f"method {method!r} is not known; expected one of {', '.join(METHODS)}")
@@ -374,7 +374,7 @@ def check_strength(
         reply = replies[index]
         problem = reply.get("error") or reply["golds"][0]["problem"]
         if problem:
-            strength.left_out[problem.split(":")[0]] += 1
+            strength.excluded[problem.split(":")[0]] += 1
             continue
         entry = {"id": question.id, "db_id": question.db_id, "databases": [str(f) for f in databases]}
         strength.items.append({**entry, **reply["golds"][0]})
@@ -397,10 +397,10 @@ def build_replicas(
         try:
             path = sqlite_file(benchmark.database(question.db_id))
         except DatabaseError:
-            strength.left_out["the database cannot be read"] += 1
+            strength.excluded["the database cannot be read"] += 1
             continue
         if path is None:
-            strength.left_out["the database is no SQLite file"] += 1
+            strength.excluded["the database is no SQLite file"] += 1
         else:
             paths[question.id] = path
     if strength.method == "perturb":
@@ -409,14 +409,14 @@ def build_replicas(
             try:
                 made[path] = perturbed_replicas(path, strength.n, seed=seed)
             except DatabaseError:
-                strength.left_out["no replicas could be built"] += 1
+                strength.excluded["no replicas could be built"] += 1
         strength.built = len(made)
         return {id_: (path, made[path]) for id_, path in paths.items() if path in made}
     files: dict[str, tuple[Path, list[Path]]] = {}
     new: set[Path] = set()
     for id_, order, suite in _built_for(questions, paths, strength.n, seed, workers, progress):
         if suite.error:
-            strength.left_out[suite.error.split(":")[0]] += 1
+            strength.excluded[suite.error.split(":")[0]] += 1
             continue
         files[id_] = (order.path, list(suite.databases))
         if suite.built:

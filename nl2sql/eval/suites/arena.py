@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 from pydantic import TypeAdapter
 
 from nl2sql.databases.sqlite.worker import Rejected, Sandbox, single_statement
-from nl2sql.eval.replicas.shape import (
+from nl2sql.eval.replicas.table_shapes import (
     TableShape,
     dangling,
     declared,

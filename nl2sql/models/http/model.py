@@ -59,8 +59,8 @@ class HttpModel:
             if not self.name:
                 raise self._nameless()
             chat = load_tokenizer(options.tokenizer, self.name)
-            likely = window_of(self.name) if chat else None
-            abilities = probe(self._server, self.name, chat, options.context_window, likely, options.thinking)
+            guess = window_of(self.name) if chat else None
+            abilities = probe(self._server, self.name, chat, options.context_window, guess, options.thinking)
         except BaseException:
             self._server.close()
             raise

@@ -85,14 +85,14 @@ class Abilities:
 
 
 def probe(
-    server: Server, name: str, chat: Chat | None, window: int | None, likely: int | None, thinking: int | None = None
+    server: Server, name: str, chat: Chat | None, window: int | None, guess: int | None, thinking: int | None = None
 ) -> Abilities:
     """Ask the server what it does. Raises ModelError.
 
     chat: a tokenizer of the same model, where there is one. window: tokens, as the user says; else the server's word
-    is taken, else ``likely``. thinking: as in ``ServerOptions``.
+    is taken, else ``guess``. thinking: as in ``ServerOptions``.
     """
-    return _Probe(server, name, chat, thinking).run(window, likely)
+    return _Probe(server, name, chat, thinking).run(window, guess)
 
 
 class _Heard(NamedTuple):
@@ -132,7 +132,7 @@ class _Probe:
         self._written = ""  # the answer to a rendered prompt
         self._logprobs: dict[str, Any] = {}
 
-    def run(self, wanted: int | None, likely: int | None) -> Abilities:
+    def run(self, wanted: int | None, guess: int | None) -> Abilities:
         said = self._about.pop("window", None)
         kept, plain, first = self._read_kept(), None, _Heard()
         for refused_field in kept.refused if kept else ():
@@ -141,7 +141,7 @@ class _Probe:
             first = self._first_chat(kept)
         except RequestRefused as refused:
             plain = refused
-        window, window_known = self._window(wanted or said, likely)
+        window, window_known = self._window(wanted or said, guess)
         thinks = plain is None and (first.thinks or bool(self._thinking))
         told = plain is None and not thinks and self._chat is None  # the first answer shows what else it does
         if kept and told and (first.prompt, first.text, window, self._about) == kept.shown:
@@ -181,14 +181,14 @@ class _Probe:
             "opened": heard.opened,
         }
 
-    def _window(self, said: int | None, likely: int | None) -> tuple[int, bool]:
+    def _window(self, said: int | None, guess: int | None) -> tuple[int, bool]:
         """The context window, and is it known? Else it is a guess that is told."""
         provider = self._server.place.provider
         if provider == "ollama":
             loaded = loaded_model(self._server, self._name)
             self._about |= {key: loaded[key] for key in ("digest",) if isinstance(loaded.get(key), str)}
             said = said or whole_number(loaded.get("context_length"))
-        if known := said or likely:
+        if known := said or guess:
             return known, True
         if provider and PROVIDERS[provider].window:
             return PROVIDERS[provider].window, False

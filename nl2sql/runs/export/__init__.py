@@ -32,7 +32,7 @@ from nl2sql.interfaces import Question, content_key
 from nl2sql.machine import from_json, write_whole
 from nl2sql.runs.folder import began, iter_jsonl, parts_of, seed_folder, top_of
 from nl2sql.runs.plan import Trust, benchmark_of, flat, read_plan
-from nl2sql.runs.rescore import has_answers, owed_of, questions_of, replay
+from nl2sql.runs.rescore import has_answers, pending_of, questions_of, replay
 from nl2sql.runs.run import Run, notes_of
 from nl2sql.runs.summary import systems_of
 
@@ -75,11 +75,11 @@ class Exported:
 @dataclass(frozen=True)
 class Contents:
     """A run as it is exported. ``parts``: the runs of its seeds, as far as they have answers, or itself under "".
-    ``owed``: see ``owed_of``."""
+    ``pending``: see ``pending_of``."""
 
     run: Run
     parts: Mapping[str, Run]
-    owed: Mapping[str, int]
+    pending: Mapping[str, int]
     questions: Mapping[str, Question]
     note: str
     content: bool
@@ -95,12 +95,12 @@ class Contents:
         """
         plan, _ = read_plan(folder)
         places = parts_of(folder, plan.seeds)
-        owed = {
+        pending = {
             f"{part} {name}" if len(places) > 1 else name: count
             for part, place in places.items()
-            for name, count in owed_of(place).items()
+            for name, count in pending_of(place).items()
         }
-        if owed or not (folder / "report.json").exists():
+        if pending or not (folder / "report.json").exists():
             again = partial(replay, partial=True, progress=progress, trust=trust)
             run = again(folder)
             parts = {n: again(at) for n, at in places.items() if has_answers(at)} if plan.seeds else {"": run}
@@ -115,7 +115,7 @@ class Contents:
                 questions = {question.id: question for question in asked}
             except Nl2SqlError as error:
                 note = f"no golds, because the benchmark is not at hand: {error}"
-        return cls(run, parts, owed, questions, note, content)
+        return cls(run, parts, pending, questions, note, content)
 
     @property
     def name(self) -> str:
@@ -123,11 +123,11 @@ class Contents:
 
     @property
     def state(self) -> str:
-        """``done``, or what is owed: ``unfinished: 28 of 40 questions owed (run), ...``."""
-        if not self.owed:
+        """``done``, or what is pending: ``unfinished: 28 of 40 questions owed (run), ...``."""
+        if not self.pending:
             return "done"
         total = len(self.run.manifest["questions"])
-        return "unfinished: " + ", ".join(f"{n} of {total} questions owed ({what})" for what, n in self.owed.items())
+        return "unfinished: " + ", ".join(f"{n} of {total} questions owed ({what})" for what, n in self.pending.items())
 
     @property
     def began(self) -> datetime:

@@ -106,11 +106,11 @@ def _outcome(contents: Contents, samples: int) -> dict[str, Any]:
     spent = {name: sum(usage.get(name, 0) for usage in usages) for name in usages[0]}
     began, total = contents.began.isoformat(), len(run.manifest["questions"]) * len(contents.seeds)
     return {
-        "status": "started" if contents.owed else "success",
+        "status": "started" if contents.pending else "success",
         "results": {"total_samples": total, "completed_samples": samples, "scores": scores},
         "stats": {
             "started_at": began,
-            "completed_at": "" if contents.owed else began,
+            "completed_at": "" if contents.pending else began,
             "model_usage": {run.report["model"] or "unknown": _usage(spent)},
         },
     }
@@ -356,7 +356,7 @@ def _log_to_mlflow(contents: Contents, client: MlflowClient, address: str) -> in
         client.log_batch(run, metrics[part : part + AT_ONCE], params[part : part + AT_ONCE], list[RunTag]())
     rows = [json_text(episode.row()) + "\n" for episode in contents.episodes()]
     client.log_text(run, "".join(rows), "episodes.jsonl")
-    if not contents.owed:  # an unfinished run stays RUNNING
+    if not contents.pending:  # an unfinished run stays RUNNING
         seconds = contents.run.report["usage"].get("seconds", 0)
         client.set_terminated(run, "FINISHED", began + round(1000 * seconds))
     return len(rows)
@@ -385,7 +385,7 @@ def to_wandb(contents: Contents, out: Path) -> tuple[int, Path]:
             name=contents.name,
             id=contents.identity,
             job_type=str(contents.run.report["controller"]),
-            tags=["unfinished"] if contents.owed else ["done"],
+            tags=["unfinished"] if contents.pending else ["done"],
             config=contents.facts(),
             settings=settings,
         )

@@ -26,8 +26,8 @@ from tqdm.auto import tqdm
 from nl2sql.agents import prompts, repairing
 from nl2sql.agents.agent_tools import repair_sql
 from nl2sql.agents.controllers import episode_model
-from nl2sql.agents.opening import link, open_task
-from nl2sql.agents.record import EpisodeFailed
+from nl2sql.agents.record import EpisodeError
+from nl2sql.agents.setup import link, open_task
 from nl2sql.agents.task import State, guard
 from nl2sql.config import Config, RepairConfig
 from nl2sql.errors import Cancelled, UsageError
@@ -126,7 +126,7 @@ def run_arms(
     wanted = [(case, chosen, bench.key(case, chosen, described)) for chosen in arms for case in bench.cases]
     path = folder / RESULTS
     done = {row["key"] for row in iter_jsonl(path)}
-    owed = [item for item in wanted if item[-1] not in done]
+    pending = [item for item in wanted if item[-1] not in done]
     judge, cancel, writing = CaseJudge(), threading.Event(), threading.Lock()
 
     def repair_one(case: RepairCase, chosen: Arm, key: str) -> None:
@@ -139,10 +139,10 @@ def run_arms(
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
 
     workers = max(1, int(getattr(model, "batch_size", 4))) if model is not None else 4
-    bar = tqdm(total=len(wanted), initial=len(wanted) - len(owed), desc="repairs", disable=not progress)
+    bar = tqdm(total=len(wanted), initial=len(wanted) - len(pending), desc="repairs", disable=not progress)
     with bar, ThreadPoolExecutor(workers, thread_name_prefix="repair") as pool:
         try:
-            futures = [pool.submit(repair_one, *item) for item in owed]
+            futures = [pool.submit(repair_one, *item) for item in pending]
             for future in as_completed(futures):
                 future.result()
                 bar.update()
@@ -192,7 +192,7 @@ def repaired(
     while len(tried) < bench.attempts:
         try:
             candidate = _attempt(state, chosen, sql, error)
-        except EpisodeFailed as failed:
+        except EpisodeError as failed:
             ended = str(failed)
             break
         if candidate is None:
@@ -232,7 +232,7 @@ def _attempt(state: State, chosen: Arm, sql: str, error: str) -> str | None:
         {"action": "run_sql", "observation": {"success": False, "error": error}},
     ]
     if chosen.level is None:
-        return repairing.mended(state, error)
+        return repairing.fixed(state, error)
     raw = repair_sql(state, {})
     task = state.task
     if task.resources.database.dialect == "sqlite":

@@ -79,7 +79,7 @@ def load_environment(
     first so many questions.
 
     Each gold is scored first: one that fails, gives no rows or nothing but NULL, fails TS, or whose rows earn TS when
-    they are written down as constants, is left out and counted in ``left_out``. Raises UsageError for an unknown split,
+    they are written down as constants, is left out and counted in ``excluded``. Raises UsageError for an unknown split,
     where no split is for training, where nothing is left, and for a wrong limit or config.
     """
     if config is not None and not isinstance(config, Config):
@@ -91,11 +91,11 @@ def load_environment(
     chosen = admissible_split(loaded.name, loaded.splits, split)
     ids = set(loaded.splits.get(chosen, [question.id for question in loaded.questions]))
     asked = [question for question in loaded.questions if question.id in ids][:limit]
-    questions, left_out = admitted(loaded, asked, settings)
+    questions, excluded = admitted(loaded, asked, settings)
     if not questions:
-        reasons = ", ".join(f"{reason}: {count}" for reason, count in left_out.items()) or "it holds none"
+        reasons = ", ".join(f"{reason}: {count}" for reason, count in excluded.items()) or "it holds none"
         raise UsageError(f"no question of {loaded.name}, split {chosen!r}, can be learned from ({reasons})")
-    return Environment(loaded, questions, settings, chosen, left_out)
+    return Environment(loaded, questions, settings, chosen, excluded)
 
 
 @dataclass
@@ -109,7 +109,7 @@ class Environment:
     questions: dict[str, Question]
     config: Config
     split: str
-    left_out: dict[str, int] = field(default_factory=dict)
+    excluded: dict[str, int] = field(default_factory=dict)
     _named: dict[str, NamedController] = field(default_factory=dict, init=False, repr=False)
 
     def rows(self, tokenizer: Any = None) -> list[dict[str, Any]]:
@@ -208,7 +208,7 @@ class Environment:
         return rewards_of(self.benchmark, self.questions, outcomes, self.config)
 
     def __repr__(self) -> str:
-        left = f", {sum(self.left_out.values())} left out" if self.left_out else ""
+        left = f", {sum(self.excluded.values())} left out" if self.excluded else ""
         return f"<environment {self.benchmark.name}, {self.split}: {len(self.questions)} questions{left}>"
 
 

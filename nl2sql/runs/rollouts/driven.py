@@ -23,7 +23,7 @@ from typing import Any
 
 from nl2sql.agents.controllers import NamedController, run_episode
 from nl2sql.agents.record import Episode
-from nl2sql.benchmarks import left_out_reason
+from nl2sql.benchmarks import exclusion_reason
 from nl2sql.config import Config
 from nl2sql.databases.schema import quote_text
 from nl2sql.errors import Cancelled, ModelError, Nl2SqlError, UsageError
@@ -142,7 +142,7 @@ def _literal(value: Any) -> str:
 
 def _results(benchmark: Benchmark, question: Question) -> str | list[RunResult]:
     """The results of a question's golds, or why nothing can be learned from it."""
-    if reason := left_out_reason(question):
+    if reason := exclusion_reason(question):
         return reason
     if not question.gold:
         return "no_gold"

@@ -221,8 +221,8 @@ def structured(
         groups = groups_alike(select)
         for document in documents(select):
             candidates.append(document)
-    except NotStructured as left_out:
-        reason = str(left_out)
+    except NotStructured as excluded:
+        reason = str(excluded)
     except (*SLIPS, ArithmeticError) as slip:  # of sqlglot, on a tree that no sound text has
         reason = f"not read: {type(slip).__name__}"
     return Translation(tuple(candidates), reason, groups if candidates else "")

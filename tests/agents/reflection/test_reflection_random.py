@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from people import make_database
 
-from nl2sql.agents.opening import open_task
 from nl2sql.agents.reflection import (
     EMPTY_ATTEMPT,
     ending,
@@ -20,6 +19,7 @@ from nl2sql.agents.reflection import (
     should_refine,
     workspace,
 )
+from nl2sql.agents.setup import open_task
 from nl2sql.agents.task import State, Task
 from nl2sql.config import build_config
 from nl2sql.databases.sqlite.database import SqliteDatabase

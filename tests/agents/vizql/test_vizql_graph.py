@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from nl2sql.agents.controllers import answer
-from nl2sql.agents.opening import open_task
 from nl2sql.agents.record import Episode
+from nl2sql.agents.setup import open_task
 from nl2sql.agents.vizql import SHOWN_SUGGESTIONS, route_after_execution, route_after_validation
 from nl2sql.agents.vizql.state import (
     VizqlState,
@@ -314,9 +314,9 @@ def test_two_filters_that_a_reply_merged_stay_merged(orders: SqliteDatabase) -> 
 
 def test_the_first_of_two_fields_with_one_priority_may_be_the_one_that_changes() -> None:
     first, second = {**REGION, "sortPriority": 1}, {**TOTAL, "sortPriority": 1}
-    mended = {"fields": [{**REGION, "sortPriority": 2}, second]}
+    fixed = {"fields": [{**REGION, "sortPriority": 2}, second]}
     before = {"fields": [first, second]}
-    assert with_valid_parts(before, validate(before).broken, mended) == mended
+    assert with_valid_parts(before, validate(before).broken, fixed) == fixed
 
 
 def test_what_was_valid_is_not_put_back_where_it_makes_a_valid_reply_invalid(orders: SqliteDatabase) -> None:

@@ -275,7 +275,7 @@ def test_the_first_gold_of_a_question_is_what_is_checked(company):
     golds = (CASES[0][0], "SELECT count(*) FROM projects")
     question = Question("?", id="q", db_id="d", gold=golds)
     strength = check_strength(FolderBenchmark("b", [question], {}, {"d": company}), [question], n=2)
-    assert [item["sql"] for item in strength.items] == [golds[0]] and (strength.built, strength.left_out) == (1, {})
+    assert [item["sql"] for item in strength.items] == [golds[0]] and (strength.built, strength.excluded) == (1, {})
 
 
 def test_build_copies_the_databases_where_they_are_wanted(benchmark_folder, tmp_path):

@@ -36,8 +36,8 @@ def run_of(folder: Path, right: int, **plan: Any) -> Path:
     replies: dict[str, Any] = {}
     for number, question in enumerate(load_benchmark("packaged", split="quick").questions):
         gold, wrong = question.gold[0], "SELECT 1 AS one FROM nowhere"
-        mended = [wrong, GATES[0], "Action: repair_sql[{}]", gold, *GATES]
-        acts = [gold, *GATES] if number % 12 < right else mended if number % 12 < right + 3 else [wrong]
+        fixed = [wrong, GATES[0], "Action: repair_sql[{}]", gold, *GATES]
+        acts = [gold, *GATES] if number % 12 < right else fixed if number % 12 < right + 3 else [wrong]
         replies[question.text] = {
             "react": [*GENERATE, *acts, *["no"] * 20],
             "single_shot": [gold if number % 2 else wrong],

@@ -210,10 +210,11 @@ def _leaves_out_a_group(cues: Cues, shape: QueryShape, schema: Schema | None) ->
     own = [table for table in tables if table.name.lower() in shape.tables]
     used = _all_words([*shape.tables, *(use.name for use in shape.columns), *shape.strings])
     open_columns = _all_words(c.name for table in own for c in table.columns) - used
-    known = _all_words(name for table in tables for name in (table.name, *(c.name for c in table.columns)))
+    nouns = _all_words(name for table in tables for name in (table.name, *(c.name for c in table.columns)))
     groups = [_all_words(run) for run in _noun_runs(cues, "per")] if _names_aggregate(cues) else []
     for (words, _), run in zip(cues.matches.get("by", ()), _noun_runs(cues, "by"), strict=True):
-        if name_words(words.split()[-2]) & (known | lexicon().stored["count"]) and _all_words(run) & known:
+        before = words.split()[-2]
+        if name_words(before) & (nouns | lexicon().stored["count"]) and _all_words(run) & nouns:
             groups.append(_all_words(run))
     names = [frozenset(map(singular, letter_words(table.name))) for table in tables]
     tables_left_out = [name for name in names if len(name) > 1 and not name <= used]

@@ -356,11 +356,11 @@ class Cues:
 
     def numbers(self, name: str) -> list[int]:
         """The numbers written inside the matches of a cue; "two hundred" is one."""
-        known, found = lexicon().numbers, []
+        number_words, found = lexicon().numbers, []
         tokens = [token for words in self.words(name) for token in words.split()]
         for token, after in itertools.pairwise([*tokens, ""]):
-            if token in known or token.isdecimal():
-                found.append((known[token] if token in known else int(token)) * SCALES.get(after, 1))
+            if token in number_words or token.isdecimal():
+                found.append((number_words[token] if token in number_words else int(token)) * SCALES.get(after, 1))
         return found
 
 

@@ -250,14 +250,14 @@ def _resolver(
     schema: Schema | None, aliases: Mapping[str, str], tables: Sequence[str]
 ) -> Callable[[exp.Column], ColumnUse]:
     """The facts of a column: looked up in the table that its qualifier names, else in all tables of the query."""
-    known: dict[str, Table] = {t.name.lower(): t for t in schema.tables} if schema else {}
+    tables_by_name: dict[str, Table] = {t.name.lower(): t for t in schema.tables} if schema else {}
 
     def resolve(node: exp.Column) -> ColumnUse:
         name = node.name
         qualifier = node.table.lower()
         candidates = [aliases.get(qualifier, qualifier)] if qualifier else tables
         for table_name in candidates:
-            table = known.get(table_name)
+            table = tables_by_name.get(table_name)
             column = next((c for c in table.columns if c.name.lower() == name.lower()), None) if table else None
             if table and column:
                 keys = [c for c in table.columns if c.primary_key]
@@ -269,6 +269,6 @@ def _resolver(
                     unique=column.primary_key and len(keys) == 1,
                     foreign=any(column.name.lower() in map(str.lower, fk.columns) for fk in table.foreign_keys),
                 )
-        return ColumnUse(name, candidates[0] if candidates else "", qualifier, derived=bool(known))
+        return ColumnUse(name, candidates[0] if candidates else "", qualifier, derived=bool(tables_by_name))
 
     return resolve

@@ -60,8 +60,8 @@ def open_task(
             f"tokens {model.name} takes questions of at most {window // 8:,} tokens: shorten it"
         )
     if config.constrains_sql and database.dialect != "sqlite":
-        known = f"constrain {config.constrain} knows SQLite only"
-        raise UsageError(f"{known}, and {database.name!r} is {database.dialect}; use action")
+        problem = f"constrain {config.constrain} knows SQLite only"
+        raise UsageError(f"{problem}, and {database.name!r} is {database.dialect}; use action")
     described, takes_sql = database.schema(), not takes_no_sql(database)
     asked, (facts, flags) = nlq, _facts(nlq, described, settings, count, window // 8)
     if facts:
@@ -211,17 +211,17 @@ def verified_answer(
     result = run_bounded(database, query.sql, config.execution)
     if not result.success:
         return None, {query.question: str(result.error)}
-    told: dict[str, Any] = {**query.to_dict(), "alike": round(share, 2)}
+    answer: dict[str, Any] = {**query.to_dict(), "alike": round(share, 2)}
     reason = "the same words" if share == 1 else f"all but an opening or articles ({share:.0%} of the words)"
     seen = {"success": True, "sql": query.sql, "rows": len(result.rows)}
     action = "verified_query"
     record = {"step": 0, "action": action, "args": {"question": query.question}, "observation": seen}
-    entry = {"step": 0, "decision": action, "reason": reason, "status": "accept", "data": told}
+    entry = {"step": 0, "decision": action, "reason": reason, "status": "accept", "data": answer}
     for event in (record, entry):
         sink({"question": question.id or question.text, **event})
     episode = Episode(question, "", query.sql, finish="verified", trace=[record], decision_log=[entry])
     episode.columns, episode.rows = result.columns, result.rows
-    episode.flags = {VERIFIED: {"reused": told}, **cut_rows(result)}
+    episode.flags = {VERIFIED: {"reused": answer}, **cut_rows(result)}
     return episode, {}
 
 
@@ -235,7 +235,7 @@ def examples_for(
     """The questions of ``knowledge.verified`` likest to ``question`` -> each as a prompt shows it.
 
     The likest stands last. fits: whether a text of examples may go into the prompt. shown: as for
-    ``agents.opening.open_task``. One without a word in common is not shown, nor is a benchmark's
+    ``agents.setup.open_task``. One without a word in common is not shown, nor is a benchmark's
     question or gold shown to itself.
     """
     queries = read_verified(settings.verified).usable(database)
@@ -249,7 +249,7 @@ def examples_for(
             continue
         solved = Question(query.question, database.name, query.name, gold=(query.sql,))
         pair = (shown or few_shot.prompt_pair)(solved)
-        if pair is None or not fits("\n\n".join("\n".join(told) for told in [*near.values(), pair])):
+        if pair is None or not fits("\n\n".join("\n".join(texts) for texts in [*near.values(), pair])):
             continue
         near[query.question] = pair
         if len(near) == settings.examples:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from nl2sql.models.packed import PackedLinear, pack
+from nl2sql.models.prepacked_weights import PackedLinear, pack
 
 
 class Net(torch.nn.Module):

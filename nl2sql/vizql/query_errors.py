@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 from pydantic import BaseModel, ValidationError
 
 from nl2sql.vizql import rules
-from nl2sql.vizql.mending import (
+from nl2sql.vizql.autofix import (
     MOST_ERRORS,
     REMOVE,
     Change,
@@ -320,8 +320,8 @@ def _unknown_key(data: Any, here: Place, what: str, known: tuple[str, ...]) -> Q
         ways.append(suggest(data, f"Move '{key}' into 'field': {{json}}", parent[:2], *moved))
     ways += [
         suggest(data, f"Write '{name}' in place of '{key}': {{json}}", parent[:2], *_renamed(here, name, siblings))
-        for name, likely in did_you_mean(str(key), [name for name in known if name not in siblings], least=0.6)
-        if likely >= 0.6 and key not in known
+        for name, likelihood in did_you_mean(str(key), [name for name in known if name not in siblings], least=0.6)
+        if likelihood >= 0.6 and key not in known
     ]
     ways.append(removal(data, here, likelihood=0.4))
     return QueryError("unknown_key", here, f"Unknown key '{key}' in {what}", ways[:3])

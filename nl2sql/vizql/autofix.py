@@ -91,11 +91,11 @@ def suggest(query: Any, text: str, place: Place, *changes: Change, likelihood: f
 
     Of a part of more than ``MOST_PASTED`` characters only the changed value is shown.
     """
-    mended = part_at(query, place)
+    fixed = part_at(query, place)
     for change in changes:
         if change.place[: len(place)] == place:
-            mended = _with(mended, change.place[len(place) :], change.value)
-    snippet = _pasted(mended)
+            fixed = _with(fixed, change.place[len(place) :], change.value)
+    snippet = _pasted(fixed)
     if len(snippet) > MOST_PASTED:
         value = _pasted(changes[0].value)
         snippet = value if len(value) <= MOST_PASTED else ""
@@ -117,7 +117,7 @@ def alternatives(query: Any, place: Place, said: str, ranked: Iterable[tuple[str
     """The suggestions of ``ranked`` names, each with its likelihood, for the one at ``place``."""
     names = list(ranked)
     text = f"{said}. Did you mean: {', '.join(name for name, _ in names)}?"
-    return [setting(query, place, name, text, likely) for name, likely in names]
+    return [setting(query, place, name, text, likelihood) for name, likelihood in names]
 
 
 def apply(query: Any, suggestion: Suggestion) -> Any:
