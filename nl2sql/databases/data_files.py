@@ -108,8 +108,9 @@ def _convert(path: Path, files: Sequence[Path], target: Path, stored: int) -> No
     from tqdm.auto import tqdm
 
     seconds = STALLED_S + stored / BYTES_PER_S
-    request = {"files": list(map(str, files)), "follow": not path.is_dir(), "target": str(target)}
-    request |= {"stored": stored, "seconds": seconds}
+    request = {"files": list(map(str, files)), "follow": not path.is_dir(), "target": str(target.absolute())}
+    # a kept process is where this one was when it was started
+    request |= {"stored": stored, "seconds": seconds, "folder": "/" if path.is_absolute() else os.getcwd()}
     sizes = [file.stat().st_size for file in files]
     size = sum(2 * size + min(size, HEAD) for size in sizes)  # each is looked through and read, its head once more
     try:

@@ -734,6 +734,7 @@ def main() -> None:
         watch(0)
         _limit(request["stored"])
         try:
+            os.chdir(request["folder"])
             convert(list(map(Path, request["files"])), request["follow"], Path(request["target"]), watch)
             answer = {}
         except MemoryError:

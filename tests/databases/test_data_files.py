@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 import json
+import sqlite3
+from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
 
@@ -68,6 +70,20 @@ def test_a_folder_has_a_table_per_file_and_its_keys(tmp_path: Path) -> None:
     assert tables["notes"].foreign_keys == ()  # a value that is no customer's
     joined = database.run("SELECT name FROM orders o JOIN customers c ON c.id = o.customer_id")
     assert joined.rows == (("Bé",), ("Bé",))
+
+
+def test_a_relative_path_means_the_folder_where_it_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = {}
+    for number in (1, 2):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        Path("x.csv").write_text(f"n\n{number}\n")
+        with closing(sqlite3.connect("y.sqlite")) as connection:
+            connection.executescript(f"CREATE TABLE x (n); INSERT INTO x VALUES ({number})")
+        opened[number] = [open_database("x.csv"), open_database("y.sqlite")]
+    for number, databases in opened.items():
+        assert [database.run("SELECT n FROM x").rows for database in databases] == [((number,),)] * 2
 
 
 def test_a_json_file_of_a_folder_is_a_table_where_it_lists_objects(tmp_path: Path) -> None:

@@ -266,6 +266,7 @@ class SqliteDatabase:
         self._pool = pool
         self._schema: Schema | None = None
         self._check()
+        self.path = self.path.absolute()  # the program may go to another folder
 
     def _check(self) -> None:
         check_is_file(self.path)
