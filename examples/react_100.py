@@ -14,8 +14,9 @@ from typing import Any
 
 from nl2sql import REACT_SYSTEM_PROMPT, TOOLS, Config, Episode, Question, Resources
 from nl2sql.agents.react import bootstrap
-from nl2sql.agents.task import State, guard
+from nl2sql.agents.task import State
 from nl2sql.agents.turns import parse_action, shown_observation
+from nl2sql.agents.writing import guard
 
 
 def react_100(question: Question, resources: Resources, config: Config) -> Episode:

@@ -18,10 +18,11 @@ from typing import Any
 from nl2sql.agents.agent_tools import dispatch
 from nl2sql.agents.checks.literal_repair import repair_literals
 from nl2sql.agents.context.linking import uncovered_share
-from nl2sql.agents.ranking import Candidate, agreement, as_samples, confidence, probability, rank, tells
-from nl2sql.agents.record import Episode, EpisodeError, summarize_trace
+from nl2sql.agents.ranking import Candidate, agreement, as_samples, confidence, probability, rank, suspected_by, tells
+from nl2sql.agents.record import Episode, EpisodeError, make_episode, own_text, summarize_trace
 from nl2sql.agents.setup import link, open_task, other_orders
-from nl2sql.agents.task import Draft, State, guard
+from nl2sql.agents.task import State
+from nl2sql.agents.writing import Draft, complete_sql, guard, intent_mismatch, sql_messages
 from nl2sql.config import CandidatesConfig, Config
 from nl2sql.interfaces import Completion, Database, EventSink, Model, Question, Resources, Sampling, Tool, no_sink
 from nl2sql.sql.same import query_key
@@ -82,7 +83,7 @@ class Search:
         link(task)
         state.constraints = dispatch(state, "extract_constraints", {})
         self.note("extract_constraints", state.constraints, step=0)
-        self.messages = task.sql_messages(state.constraints)
+        self.messages = sql_messages(task, state.constraints)
         for origin, draft in self.written():
             self.take("generate_sql", origin, draft.raw_sql, draft.completion)
 
@@ -93,7 +94,7 @@ class Search:
         constrained = int(settings.constrained and grammars and settings.n > settings.greedy)
         limit, sampling = task.config.react.max_new_tokens, Sampling(settings.temperature, settings.top_p)
         texts = other_orders(task, settings.schema_orders - 1)
-        orders = [self.messages, *(task.sql_messages(self.state.constraints, text) for text in texts)]
+        orders = [self.messages, *(sql_messages(task, self.state.constraints, text) for text in texts)]
         slowest, began = 0.0, time.perf_counter()
         for order, messages in enumerate(orders):
             if order:
@@ -105,15 +106,15 @@ class Search:
             share = -(-left // len(orders))
             greedy = int(settings.greedy and share > 0)
             if greedy:
-                yield from (("greedy", draft) for draft in task.complete_sql(messages, limit, n=1))
+                yield from (("greedy", draft) for draft in complete_sql(task, messages, limit, n=1))
                 if not order and self.first_is_enough():
                     return
             if share > greedy:
-                drafts = task.complete_sql(messages, limit, sampling=sampling, n=share - greedy)
+                drafts = complete_sql(task, messages, limit, sampling=sampling, n=share - greedy)
                 yield from (("sampled", draft) for draft in drafts)
         if constrained:
             try:
-                draft = task.complete_sql(self.messages, limit, constrained=True, n=1)[0]
+                draft = complete_sql(task, self.messages, limit, constrained=True, n=1)[0]
             except EpisodeError as failure:  # most servers take no such grammar; the others are candidates enough
                 if not self.candidates:
                     raise
@@ -163,7 +164,7 @@ class Search:
         logprob = None if completion is None else completion.logprob
         self.step += 1
         state, task = self.state, self.state.task
-        own = {"raw_sql": task.own_text(raw_sql)}
+        own = {"raw_sql": own_text(task, raw_sql)}
         state.record({"step": self.step, "llm": own["raw_sql"]})
         sql, reason = guard(task, raw_sql, enabled=task.config.react.guardrails)
         self.note(action, {"error": reason} | own if reason else {"sql": sql} | own)
@@ -199,7 +200,7 @@ class Search:
         for action in ("validate_sql", "validate_constraints", "run_sql"):
             seen.append(dispatch(state, action, {}))
             self.note(action, seen[-1])
-        (valid, demanded, ran), why = seen, task.intent_mismatch(candidate.sql)
+        (valid, demanded, ran), why = seen, intent_mismatch(task, candidate.sql)
         reasons = (  # in the order in which the loop would meet them
             None if valid["valid"] is True else str(valid["reason"]),
             None if ran["success"] else str(ran.get("error", "failed")),
@@ -210,7 +211,7 @@ class Search:
         rows = float(tells(task.result_of(candidate.sql)))
         candidate.parts |= {"executes": float(ran["success"] is True), "rows": rows, "probability": p_query}
         if self.settings.suspicion_weight and candidate.runs:
-            candidate.suspected = task.suspected_by(candidate.sql)
+            candidate.suspected = suspected_by(task, candidate.sql)
 
     def ranking(self) -> list[Candidate]:
         """The candidates, best first, each with its score; ties go to the one that was written first."""
@@ -267,7 +268,8 @@ class Search:
         if p_correct is not None:
             task.flags["confidence"] = p_correct
         finish = "abstained" if "abstained" in task.flags else "answered" if best.sql else "empty"
-        return task.episode(
+        return make_episode(
+            task,
             "candidates",
             best.sql,
             raw_sql=best.raw_sql,

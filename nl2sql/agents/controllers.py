@@ -17,10 +17,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from nl2sql.agents.agent_tools import before_user
 from nl2sql.agents.record import Episode, EpisodeError, cut_rows, in_shape, run_bounded
 from nl2sql.agents.resources import code_identity, fitted
 from nl2sql.agents.setup import reusing, verified_answer
+from nl2sql.agents.task import State
 from nl2sql.config import PRESETS, Config, build_config, merge
 from nl2sql.config.plugins import FORMS, own_function
 from nl2sql.errors import Cancelled, DatabaseError, ModelError, Nl2SqlError, UsageError, one_line
@@ -41,6 +41,7 @@ from nl2sql.interfaces import (
     no_sink,
     without_adapter,
 )
+from nl2sql.sql.text import stem, words
 
 _HOMES = {
     "single_shot": "nl2sql.agents.single_shot:single_shot",
@@ -275,3 +276,71 @@ def suspect(episode: Episode, database: Database, config: Config) -> None:
 
 
 _WHERE = ((Cancelled, "model"), (ModelError, "model"), (UsageError, "question"), (DatabaseError, "database"))
+
+
+# ------------------------------------------------------------------------------ a user who is asked
+# The user is scripted and answers with the benchmark's own record, SQL included, which is more than
+# BIRD-Interact's user, a model, may say. Not covered: that model, bird-coins, a second question.
+
+KEY = "user"  # of a question's meta
+ASKED = "asked_user"  # the episode's flag: how many questions it put to the user
+CANNOT_SAY = "I cannot say."
+MOST_CHARS = 400  # of a question or an answer: BIRD-Interact's bound
+
+
+def before_user(question: Question, resources: Resources, config: Config) -> tuple[Question, Resources]:
+    """The question as a simulated user asks it, and the resources with ``ask_user``; else both as
+    they are.
+
+    With ``user.simulated`` a question that has an ambiguous form (``meta["user"]``: ``question``,
+    ``evidence``, ``description``, pairs of a term and what it means, and ``points``, how many of these
+    have to be cleared up) is asked in that form. An answer goes below the question, so that every
+    prompt after it shows it. A controller without tools answers the ambiguous question as it is.
+    """
+    hidden = question.meta.get(KEY)
+    if not (hidden and config.user.simulated):
+        return question, resources
+    asked = replace(question, text=hidden["question"], evidence=hidden["evidence"])
+    return asked, replace(resources, tools={**resources.tools, "ask_user": ask_user})
+
+
+def ask_user(state: State, args: Mapping[str, Any]) -> dict[str, Any]:
+    """Ask the user what one term of the question means, before generate_sql."""
+    task = state.task
+    hidden, question = task.question.meta[KEY], str(args.get("question") or "")[:MOST_CHARS]
+    left = hidden["points"] + task.config.user.patience - task.flags.get(ASKED, 0)
+    if left <= 0:
+        return {"error": "the user answers no further question"}
+    task.count(ASKED)
+    answer = meaning(question, hidden["says"])[:MOST_CHARS]
+    if answer != CANNOT_SAY:
+        task.nlq += f"\n{answer}"
+    return {"answer": answer, "questions_left": left - 1}
+
+
+ask_user.parameters = {  # type: ignore[attr-defined]
+    "type": "object",
+    "properties": {"question": {"type": "string"}},
+    "required": ["question"],
+}
+
+
+def meaning(question: str, definitions: Sequence[Sequence[str]]) -> str:
+    """What the term means of which ``question`` has most words, at least half; or CANNOT_SAY.
+
+    definitions: pairs of a term and what it means. Of equal shares the longer term counts.
+
+    >>> told = [["big spender", "a customer whose orders come to more than 100"]]
+    >>> meaning("What do you mean by big spenders?", told)
+    "By 'big spender' I mean: a customer whose orders come to more than 100"
+    >>> meaning("Which city?", told)
+    'I cannot say.'
+    """
+    asked = {stem(word) for word in words(question)}
+    best, answer = (0.5, 0), CANNOT_SAY
+    for term, meant in definitions:
+        named = {stem(word) for word in words(term)}
+        share = len(named & asked) / max(1, len(named))
+        if (share, len(named)) > best:
+            best, answer = (share, len(named)), f"By {term!r} I mean: {meant}"
+    return answer

@@ -13,11 +13,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nl2sql.config import CandidatesConfig
 from nl2sql.interfaces import Completion, RunResult
 from nl2sql.machine import from_yaml
+
+if TYPE_CHECKING:
+    from nl2sql.agents.task import Task
 
 PARTS = ("executes", "rows", "vote", "probability")
 WEIGHTS_FILE = Path(__file__).with_name("confidence.yaml")
@@ -59,6 +62,18 @@ class Candidate:
         about = {"sql": self.sql, "origin": self.origin, "steps": self.steps, "refusal": self.refusal}
         suspected = {"suspected": list(self.suspected)} if self.suspected else {}
         return {**about, "score": round(self.score, 4), **suspected, "parts": parts}
+
+
+def suspected_by(task: Task, sql: str) -> tuple[str, ...]:
+    """The names of the checks that find a query that ran suspicious."""
+    from nl2sql.agents.checks.suspicions import suspicions
+
+    candidate = task.candidate(sql)
+    if candidate.warnings is None:
+        result, database = task.result_of(sql), task.resources.database
+        warnings = suspicions(task.question.text, sql, database, result, task.config.suspicions)
+        candidate.warnings = tuple(dict.fromkeys(item.check for item in warnings))
+    return candidate.warnings
 
 
 # ------------------------------------------------------------------------------- results beside one another

@@ -24,11 +24,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from nl2sql.agents import prompts, react_plus, repairing
-from nl2sql.agents.agent_tools import action_space, dispatch
-from nl2sql.agents.record import Episode, EpisodeError, failed
+from nl2sql.agents.agent_tools import TOOLS, dispatch
+from nl2sql.agents.forms import ask_turn, form_of, transcribed
+from nl2sql.agents.record import Episode, EpisodeError, failed, make_episode, own_text
 from nl2sql.agents.setup import open_task
-from nl2sql.agents.task import State, guard
-from nl2sql.agents.turns import fit_window, form_of, parse_action, shown_observation, turn_grammar
+from nl2sql.agents.task import State
+from nl2sql.agents.turns import parse_action, shown_observation
+from nl2sql.agents.writing import guard, intent_mismatch, sql_messages, tables_kept, write_sql
 from nl2sql.config import Config
 from nl2sql.interfaces import USER, Database, EventSink, Gate, Model, Question, Resources, Tool, no_sink
 
@@ -86,10 +88,10 @@ def bootstrap(question: Question, resources: Resources, config: Config) -> State
     question_line = f"User question: {task.nlq}"
     shown = [question_line, prompts.action_line("get_schema", {}), f"Observation: {task.schema_text_full}"]
     state = State(task, history=react_plus.opening(question_line, task) or shown)
-    observation = dispatch(state, "link_schema", {"max_tables": task.tables_kept})
+    observation = dispatch(state, "link_schema", {"max_tables": tables_kept(task.config)})
     task.schema_text_focus = observation["schema_text"] or task.schema_text_full
     state.history += [
-        prompts.action_line("link_schema", {"max_tables": task.tables_kept}),
+        prompts.action_line("link_schema", {"max_tables": tables_kept(task.config)}),
         f"Observation: {task.schema_text_focus}",
     ]
     task.bootstrap_lines = len(state.history)
@@ -98,31 +100,20 @@ def bootstrap(question: Question, resources: Resources, config: Config) -> State
 
 def think(state: State, step: int) -> tuple[str, dict[str, Any]]:
     """Prompt, model call, parse (7.2, 1-3). Returns the requested action, "" when none could be parsed."""
-    config, form = state.task.config.react, form_of(state.task.config)
-    if config.skip_forced_calls and pending_override(state, "") is not None:
+    task = state.task
+    if task.config.react.skip_forced_calls and pending_override(state, "") is not None:
         return "", {}
-    messages, options = fit_window(state, form)
-    grammar = turn_grammar(state.task, form)
-    cut_behind = config.stop_at_action and grammar is None  # a grammar ends behind the action by itself
-    options["stop"] = (*form.stops, form.end) if cut_behind else form.stops
-    if grammar is not None:
-        options["grammar"] = grammar
-    completion = state.task.ask(messages, max_new_tokens=config.max_new_tokens, **options)
-    text = completion.text
-    if cut_behind:
-        text = form.ended(text, completion.finish_reason == "stop")
-    state.record({"step": step, "llm": text})
-    text, dropped = form.read(text)
-    if dropped:
-        state.task.count("dropped_calls", dropped)
-    text = text.rstrip()
+    completion = ask_turn(state)
+    state.record({"step": step, "llm": completion.text})
+    text = transcribed(state, completion.text).rstrip()
     if text.strip():
         state.history.append(text.lstrip("\n"))
     action, args, excerpt = parse_action(text)
     if not action:
-        state.task.count("format_errors")
-        cut = f"truncated at {config.max_new_tokens} tokens: " if completion.finish_reason == "length" else ""
-        args = {"found": cut + excerpt}
+        task.count("format_errors")
+        if completion.finish_reason == "length":
+            excerpt = f"truncated at {task.config.react.max_new_tokens} tokens: {excerpt}"
+        args = {"found": excerpt}
     return action, args
 
 
@@ -183,7 +174,7 @@ def _parsed(state: State, action: str, args: Mapping[str, Any]) -> str | None:
 
 
 def _known(state: State, action: str, args: Mapping[str, Any]) -> str | None:
-    space = action_space(state.task.resources)
+    space = {**TOOLS, **state.task.resources.tools}
     return None if action in space else f"unknown_tool:{action}; tools: {', '.join(space)}"
 
 
@@ -261,7 +252,7 @@ def after_candidate(state: State, step: int, action: str, raw_sql: Any) -> dict[
         state.pending_repair_error = state.pending_force_generate = state.last_error = None
         state.clean_reject_retries = 0
         state.decide(step, action, "ok", "accept", {"sql": sql})
-        return {"sql": sql, "raw_sql": state.task.own_text(str(raw_sql))}
+        return {"sql": sql, "raw_sql": own_text(state.task, str(raw_sql))}
     state.refuse(step, "guardrails", str(raw_sql), reason)
     failing = state.last_error if state.candidate_failed else None
     state.last_error = failing or reason
@@ -271,7 +262,7 @@ def after_candidate(state: State, step: int, action: str, raw_sql: Any) -> dict[
         state.pending_force_generate = reason
     elif failing:
         demand_repair(state, failing)
-    own = state.task.own_text(str(raw_sql))
+    own = own_text(state.task, str(raw_sql))
     state.decide(step, action, reason, "reject", {"raw_sql": own[:500]})
     return {"error": reason, "raw_sql": own}
 
@@ -323,7 +314,7 @@ def after_run(state: State, step: int, action: str, observation: Any) -> Any:
 
 
 CHECKS_AFTER_RUN: tuple[tuple[str, str, Callable[[State], str]], ...] = (  # name, reason, why the query is no answer
-    ("intent_constraints", "intent_mismatch", lambda state: state.task.intent_mismatch(state.last_sql or "")),
+    ("intent_constraints", "intent_mismatch", lambda state: intent_mismatch(state.task, state.last_sql or "")),
     ("resampling", "unlikely", react_plus.unlikely),  # react.confident_at
 )
 
@@ -362,7 +353,7 @@ def fall_back(state: State) -> str:
         return "best_so_far"
     react = task.config.react
     if task.schema_summary and react.vanilla:
-        raw = task.write_sql(task.sql_messages(None, task.schema_summary), react.max_new_tokens)[0]
+        raw = write_sql(task, sql_messages(task, None, task.schema_summary), react.max_new_tokens)[0]
         sql, _ = guard(task, raw, enabled=react.guardrails)
         if sql:
             state.last_sql = sql
@@ -379,7 +370,8 @@ def close_episode(state: State, finish: str, error: str | None) -> Episode:
     ran = state.last_run if finish == "finish" and state.last_run else {}
     sql = str(ran.get("sql") or state.last_sql or "")
     answer = task.candidate(sql)
-    return task.episode(
+    return make_episode(
+        task,
         "react",
         sql,
         raw_sql=answer.raw_sql,

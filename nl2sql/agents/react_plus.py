@@ -10,10 +10,11 @@ from typing import Any
 
 from nl2sql.agents import repairing
 from nl2sql.agents.prompts import HINT
-from nl2sql.agents.ranking import Candidate, rank, tells
+from nl2sql.agents.ranking import Candidate, rank, suspected_by, tells
 from nl2sql.agents.record import failed
 from nl2sql.agents.setup import other_orders
-from nl2sql.agents.task import Draft, State, Task, guard
+from nl2sql.agents.task import State, Task
+from nl2sql.agents.writing import Draft, complete_sql, guard, sql_messages
 from nl2sql.interfaces import Sampling
 
 
@@ -87,7 +88,7 @@ def unlikely(state: State) -> str:
     if p_query is not None and p_query < react.confident_at:
         doubt = f"P(query)={p_query:.2f} is below {react.confident_at:g}"
     else:
-        doubt = ", ".join(task.suspected_by(sql))
+        doubt = ", ".join(suspected_by(task, sql))
     if doubt and not react.repair_samples:  # else ``another`` counts
         task.count(RESAMPLED)
     return doubt
@@ -116,12 +117,12 @@ def _written(state: State) -> list[Draft]:
     """One greedy answer under another order of the tables, where there is one, and sampled ones."""
     task, config = state.task, state.task.config
     orders = other_orders(task, 1)
-    messages = task.sql_messages(state.constraints, orders[0] if orders else None)
+    messages = sql_messages(task, state.constraints, orders[0] if orders else None)
     limit = config.react.max_new_tokens
-    written = task.complete_sql(messages, limit, n=1) if orders else []
+    written = complete_sql(task, messages, limit, n=1) if orders else []
     if left := config.react.repair_samples - len(written):
         sampling = Sampling(config.candidates.temperature, config.candidates.top_p)
-        written += task.complete_sql(messages, limit, sampling=sampling, n=left)
+        written += complete_sql(task, messages, limit, sampling=sampling, n=left)
     return written
 
 
@@ -130,7 +131,7 @@ def _likeliest(task: Task) -> str | None:
     entries = [candidate for candidate in _choices(task) if task.result_of(candidate.sql).success]
     results = [task.result_of(candidate.sql) for candidate in entries]
     for candidate, result in zip(entries, results, strict=True):
-        candidate.suspected = task.suspected_by(candidate.sql)
+        candidate.suspected = suspected_by(task, candidate.sql)
         candidate.parts |= {"executes": 1.0, "rows": float(tells(result)), "probability": _p_query(candidate)}
     return rank(entries, results, task.config.candidates)[0].sql if entries else None
 

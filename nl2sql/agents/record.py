@@ -14,21 +14,25 @@ The trace holds exactly three record shapes (specification 8.1):
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from nl2sql.errors import DatabaseError, ModelError, Nl2SqlError, UsageError
+from nl2sql.errors import Cancelled, DatabaseError, ModelError, Nl2SqlError
 from nl2sql.interfaces import Completion, Database, Message, Question, Row, RunResult, Usage
-from nl2sql.machine import install_command, masked
+from nl2sql.machine import masked
+from nl2sql.sql.parse import bounded
 
 if TYPE_CHECKING:
+    from nl2sql.agents.task import Task
     from nl2sql.config.sections import ExecutionConfig
 
 TRACE_FORMAT = 1
-MOST_LINES, WIDTH = 40, 10  # of a record as text, and of its head
+THINKING_CHARS = 20_000  # of a call's thoughts that its record keeps
+BEGAN_CHARS = 500  # shown of a text past the limits
 COMPLIANCE_FLAGS = (
     "generate_without_constraints",
     "run_without_validate",
@@ -209,57 +213,6 @@ def json_value(value: Any) -> Any:
     return str(value)
 
 
-def call_record(
-    kind: str, messages: Sequence[Message] | None, completion: Completion, started: float, prefill: str = ""
-) -> dict[str, Any]:
-    """One call of a model as ``Episode.calls`` holds it; ``started`` in seconds since the episode began."""
-    return {
-        "kind": kind,
-        "messages": messages,
-        "prefill_characters": len(prefill),
-        "text": completion.text,
-        "finish_reason": completion.finish_reason,
-        "usage": completion.usage.to_dict(),
-        "started": started,
-    }
-
-
-# ------------------------------------------------------------------------------------------------ as text
-#     step 1 | model     Action: run_sql[{}]
-#            | forced    run_sql -> repair_sql: pending_repair:unknown_column:orders.stat
-#            | repair_sql  {"sql": "SELECT COUNT(*) FROM orders;", ...}
-#            | accept    ok
-
-
-def event_text(event: Mapping[str, Any]) -> str:
-    """One trace record (8.1) or decision-log entry (8.2) as lines; control characters as escapes."""
-    if "llm" in event:
-        return _lines(event, "model", str(event["llm"]).strip())
-    if "forced_action" in event:
-        asked = event["requested_action"] or "no action"
-        return _lines(event, "forced", f"{asked} -> {event['forced_action']}: {event['reason']}")
-    if "decision" in event:
-        return _lines(event, str(event["status"]), f"{event['decision']}: {event['reason']}")
-    seen = event.get("observation")
-    arguments = json_text(event["args"]) if event.get("args") else ""
-    text = seen if isinstance(seen, str) else json_text(seen)
-    return _lines(event, str(event.get("action") or "none"), f"{arguments} {text}".strip())
-
-
-def escaped(text: str) -> str:
-    """The text on one line, control characters as escapes: nobody's data drives a terminal."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
-
-
-def _lines(event: Mapping[str, Any], head: str, text: str) -> str:
-    lines: Sequence[str] = text.splitlines() or [""]
-    if len(lines) > MOST_LINES:
-        lines = [*lines[:MOST_LINES], f"... {len(lines) - MOST_LINES} more lines (all of them: --json)"]
-    start = f"step {event.get('step', '?')}".ljust(8)
-    heads = [f"{start}| {head.ljust(WIDTH)}", *[f"{' ' * 8}| {' ' * WIDTH}"] * (len(lines) - 1)]
-    return "\n".join(f"{left} {escaped(line)}".rstrip() for left, line in zip(heads, lines, strict=True))
-
-
 # ----------------------------------------------------------------------------- what ends an episode
 
 
@@ -288,6 +241,21 @@ def blaming_model() -> Iterator[None]:
         raise EpisodeError("model", f"{type(error).__name__}: {error}") from error
 
 
+@contextmanager
+def blaming_tool(action: str) -> Iterator[None]:
+    """What a tool raises as EpisodeError, attributed to the tool, the database or the model."""
+    try:
+        yield
+    except DatabaseError as error:
+        raise EpisodeError("database", str(error)) from error
+    except ModelError as error:
+        raise EpisodeError("model", str(error)) from error
+    except (EpisodeError, Cancelled):
+        raise
+    except Exception as error:  # tools are users' code too: attribute, record, never crash the run
+        raise EpisodeError("tool", f"{action}: {type(error).__name__}: {error}") from error
+
+
 def run_bounded(database: Database, sql: str, limits: ExecutionConfig) -> RunResult:
     """A statement's result within the limits; what the database raises, a user's own too, is a failure of the run."""
     try:
@@ -305,38 +273,90 @@ def cut_rows(result: RunResult) -> dict[str, int]:
     return {"rows_cut": len(result.rows)} if result.truncated else {}
 
 
-# ---------------------------------------------------------------------------- steps of a LangGraph state machine
-# LangGraph is imported when a graph is built, so that its controllers can be imported without the extra ``graph``.
+# ---------------------------------------------------------------------------- a task's calls and its Episode
 
 
-def check_langgraph(controller: str) -> None:
-    """Raises UsageError with the command that installs what ``controller`` lacks."""
-    try:
-        import langgraph.graph  # noqa: F401
-    except ImportError as error:
-        needs = f"controller {controller} needs LangGraph ({error})"
-        raise UsageError(f"{needs}; install it: {install_command('graph')}") from None
+def call_record(
+    kind: str, messages: Sequence[Message] | None, completion: Completion, started: float, prefill: str = ""
+) -> dict[str, Any]:
+    """One call of a model as ``Episode.calls`` holds it; ``started`` in seconds since the episode began."""
+    return {
+        "kind": kind,
+        "messages": messages,
+        "prefill_characters": len(prefill),
+        "text": completion.text,
+        "finish_reason": completion.finish_reason,
+        "usage": completion.usage.to_dict(),
+        "started": started,
+    }
 
 
-def as_node(step: Callable[[Any, Any], Mapping[str, Any]], work_of: Callable[[Any, Any], Any]) -> Callable[..., Any]:
-    """``step(state, work)`` as LangGraph calls it; ``work_of(state, context)`` gives the work of one visit.
+def completions(task: Task, messages: Sequence[Message], kind: str, **options: Any) -> list[Completion]:
+    """``n`` completions of one prompt, each recorded in ``task.calls``. Raises EpisodeError("model", ...).
 
-    What the step adds to the work's trace and decision log is added to the state's. A failure of the model, a tool or
-    the database becomes ``failure`` of the state.
+    A text past the limits (``sql.bounds``) is replaced by a line that says so, which is neither an action nor SQL,
+    and counted in ``flags["past_limits"]``.
     """
+    seed = task.config.seed * 1_000_003 + len(task.calls) if options.get("sampling") else None
+    began = time.perf_counter()
+    with blaming_model():
+        model, cancel = task.resources.model, task.resources.cancel
+        written = model.generate(messages, seed=seed, cancel=cancel, **options)
+        if len(written) != (wanted := options.get("n", 1)):
+            raise ModelError(f"it gave {len(written)} completions where {wanted} were asked for")
+    # act: Episode.messages and its transcript, unless they are a conversation of calls
+    sent = None if kind == "act" and "tools" not in options else list(messages)
+    admitted = [replace(completion, text=bounded(completion.text)) for completion in written]
+    for original, completion in zip(written, admitted, strict=True):
+        call = call_record(kind, sent, completion, round(began - task.began, 4), options.get("prefill", ""))
+        if completion.text != original.text:
+            task.count("past_limits")
+            call["began"] = original.text[:BEGAN_CHARS]
+        if original.thinking:
+            call["thinking"] = original.thinking[:THINKING_CHARS]
+        task.calls.append(call)
+        task.usage = task.usage + completion.usage
+        if completion.finish_reason == "length":
+            task.count("truncated")
+    return admitted
 
-    def visit(state: Any, runtime: Any) -> dict[str, Any]:
-        work = work_of(state, runtime.context)
-        try:
-            update = step(state, work)
-        except EpisodeError as failed:
-            update = {"failure": str(failed)}
-        except DatabaseError as error:  # outside of a tool
-            update = {"failure": f"database: {error}"}
-        return {
-            **update,
-            "trace": work.trace[len(state["trace"]) :],
-            "decision_log": work.decision_log[len(state["decision_log"]) :],
-        }
 
-    return visit
+def prefill_of(task: Task, raw_sql: str) -> str:
+    """The prefill that a raw SQL text begins with; "" where no model wrote it."""
+    return task.drafts[raw_sql].prefill if raw_sql in task.drafts else ""
+
+
+def own_text(task: Task, raw_sql: str) -> str:
+    """The part of a raw SQL text that the model wrote: without the prefill that opened its turn."""
+    return raw_sql[len(prefill_of(task, raw_sql)) :]
+
+
+def make_episode(
+    task: Task,
+    controller: str,
+    sql: str,
+    *,
+    raw_sql: str,
+    error: str | None,
+    trace: list[dict[str, Any]],
+    why_none: str = "controller: no SQL",
+    flags: Mapping[str, Any] | None = None,
+    **fields: Any,
+) -> Episode:
+    """The Episode of a task: ``sql`` with its rows, and all that was recorded.
+
+    raw_sql: the text behind ``sql``, its prefill included. why_none: the error of an episode without SQL.
+    fields: of the Episode besides; its compliance is that of the trace, where no other is given.
+    """
+    result = task.result_of(sql)
+    if error is None and not result.success:
+        error = f"database: {result.error}" if sql else why_none
+    if not sql and (thoughts := task.flags.get("only_thoughts")):
+        error = f"{error}; {thoughts} of the model's answers held thoughts and nothing else: allow it more tokens "
+        error += "(--server thinking=4096), or ask it not to think (--server thinking=0)"
+    counts = task.flags | repair_counts(trace) | {"rejected": task.rejected} | cut_rows(result)
+    fields = {"compliance": summarize_trace(trace), "flags": {**counts, **(flags or {})}, **fields}
+    fields |= {"columns": result.columns, "rows": result.rows, "calls": task.calls, "usage": task.usage}
+    own, prefill = own_text(task, raw_sql), prefill_of(task, raw_sql)
+    seconds = time.perf_counter() - task.began
+    return Episode(task.question, controller, sql, own, prefill, error=error, trace=trace, seconds=seconds, **fields)

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from nl2sql.agents import prompts
 from nl2sql.agents.checks.literal_repair import repair_literals
-from nl2sql.agents.task import State, Task, guard
+from nl2sql.agents.task import State, Task
+from nl2sql.agents.writing import guard, write_sql
 from nl2sql.config import RepairConfig
 from nl2sql.errors import DatabaseError, UsageError, one_line
 from nl2sql.interfaces import USER, Sampling
@@ -109,10 +110,10 @@ def written(state: State, asked: list[dict[str, str]]) -> str:
     task = state.task
     config, limit = task.config.repair, task.config.react.max_new_tokens
     options: dict[str, Any] = {"constrained": True} if config.grammar else {}
-    raw = task.write_sql(asked, limit, sampling=task.sampling(), **options)[0]
+    raw = write_sql(task, asked, limit, sampling=task.sampling(), **options)[0]
     if not config.samples or _compiles(task, raw):
         return raw
-    drawn = task.write_sql(asked, limit, sampling=Sampling(SAMPLED, TOP_P), n=config.samples, **options)
+    drawn = write_sql(task, asked, limit, sampling=Sampling(SAMPLED, TOP_P), n=config.samples, **options)
     return next((other for other in drawn if _compiles(task, other)), raw)
 
 
@@ -126,16 +127,15 @@ def _compiles(task: Task, raw: str) -> bool:
 def messages(state: State, sql: str, error: str) -> list[dict[str, str]] | None:
     """The prompt that repairs ``sql``, the current SQL, for ``repair.guidance``; None for level ``error``, the
     specification's own prompt."""
+    task = state.task
+    if task.config.repair.guidance == "error":
+        return None
     from nl2sql.repair.deterministic import valid_part
 
-    task = state.task
-    level, overrides = task.config.repair.guidance, task.config.prompts
-    if level == "error":
-        return None
     refused = refused_candidates(state.trace)
     earlier = [(tried, why[:MAX_ERROR]) for tried, why in refused if tried.strip() != sql.strip()][-MAX_ATTEMPTS:]
     valid, guide = valid_part(sql, task.resources.database), guidance(state, sql, error)
-    shown = task.schema_text_focus
+    shown, overrides = task.schema_text_focus, task.config.prompts
     return prompts.guided_repair_messages(task.nlq, sql or "(none)", error, shown, guide, earlier, valid, overrides)
 
 

@@ -20,7 +20,8 @@ from nl2sql.agents import prompts
 from nl2sql.agents.context import few_shot, grounding, knowledge
 from nl2sql.agents.record import Episode, cut_rows, run_bounded
 from nl2sql.agents.resources import completed, fitted
-from nl2sql.agents.task import Task, takes_no_sql
+from nl2sql.agents.task import Task
+from nl2sql.agents.writing import linked_schema, tables_kept, takes_no_sql
 from nl2sql.benchmarks.verified import alike, read_verified
 from nl2sql.config import Config, KnowledgeConfig
 from nl2sql.databases import schema
@@ -126,7 +127,7 @@ def _check_arguments(question: Question, resources: Resources, config: Config) -
 
 def link(task: Task) -> dict[str, Any]:
     """``{schema_text, changed}``: the text of the tables that matter most; sets ``task.schema_text_focus``."""
-    focus = task.linked(task.tables_kept)
+    focus = linked_schema(task, tables_kept(task.config))
     changed = len(focus.tables) < len(task.schema.tables)
     whole = task.config.schema_text.form == "none" or not changed
     task.schema_text_focus = task.schema_text_full if whole else _within_budget(task, focus)
@@ -141,7 +142,7 @@ def other_orders(task: Task, count: int) -> list[str]:
     """
     if task.config.schema_text.form == "none" or not count:
         return []
-    focus = task.linked(task.tables_kept)
+    focus = linked_schema(task, tables_kept(task.config))
     tables, random = list(focus.tables), Random(task.question.text)
     seen = {tuple(table.name for table in tables)}
     wanted = min(count + 1, math.factorial(len(tables)))

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 from nl2sql.agents.checks import constraints
 from nl2sql.agents.ranking import agreement, as_samples
-from nl2sql.agents.record import Episode, EpisodeError
+from nl2sql.agents.record import Episode, EpisodeError, make_episode, own_text
 from nl2sql.agents.setup import link, open_task
-from nl2sql.agents.task import State, Task, guard
+from nl2sql.agents.task import State, Task
+from nl2sql.agents.writing import guard, sql_messages, write_sql
 from nl2sql.config import Config
 from nl2sql.interfaces import Question, Resources, Sampling
 
@@ -25,20 +26,20 @@ def single_shot(question: Question, resources: Resources, config: Config) -> Epi
     """Answer with one generation (or the vote of several). Raises UsageError and DatabaseError as the loop does."""
     task = open_task(question, resources, config)
     link(task)
-    messages = task.sql_messages(constraints.extract_constraints(question.text))
+    messages = sql_messages(task, constraints.extract_constraints(question.text))
     shot = config.single_shot
     sampling = Sampling(shot.temperature, shot.top_p) if shot.samples > 1 else None
     raws: list[str] = []
     error: str | None = None
     try:
-        raws = task.write_sql(messages, shot.max_new_tokens, sampling=sampling, n=shot.samples)
+        raws = write_sql(task, messages, shot.max_new_tokens, sampling=sampling, n=shot.samples)
     except EpisodeError as broken:
         error = str(broken)
     candidates = [(raw, *guard(task, raw, enabled=shot.guardrails)) for raw in raws]
     raw_sql, sql, reason = vote(task, candidates) if candidates else ("", "", None)
     state = State(task)
     for step, raw in enumerate(raws):
-        state.record({"step": step, "llm": task.own_text(raw)})
+        state.record({"step": step, "llm": own_text(task, raw)})
     if reason is not None:
         state.refuse(0, "guardrails", raw_sql, reason)
     if len(candidates) > 1:
@@ -46,7 +47,8 @@ def single_shot(question: Question, resources: Resources, config: Config) -> Epi
         task.flags["samples"] = as_samples(queries, [task.result_of(written) for written in queries])
     status = "reject" if reason or error else "accept"
     state.decide(0, "generate_sql", reason or error or "ok", status, {"candidates": len(candidates)})
-    return task.episode(
+    return make_episode(
+        task,
         "single_shot",
         sql,
         raw_sql=raw_sql,

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TextIO
 
 from nl2sql.agents.checks.suspicions import texts
-from nl2sql.agents.record import escaped, json_value
+from nl2sql.agents.record import json_text, json_value
 from nl2sql.errors import printable
 from nl2sql.eval.tables import records_text
 from nl2sql.machine import masked
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 20
 MOST_STALE = 3
+MOST_LINES, WIDTH = 40, 10  # of a record of a trace, and of its head
 FIXED = "-- mended without the model; it runs, and may still not be what was asked:"
 
 
@@ -110,3 +111,39 @@ class StatusLine(AbstractContextManager["StatusLine"]):
 
     def __exit__(self, *_: object) -> None:
         self.say("")
+
+
+# ------------------------------------------------------------------------------------------------ a record as text
+#     step 1 | model     Action: run_sql[{}]
+#            | forced    run_sql -> repair_sql: pending_repair:unknown_column:orders.stat
+#            | repair_sql  {"sql": "SELECT COUNT(*) FROM orders;", ...}
+#            | accept    ok
+
+
+def event_text(event: Mapping[str, Any]) -> str:
+    """One trace record (8.1) or decision-log entry (8.2) as lines; control characters as escapes."""
+    if "llm" in event:
+        return _lines(event, "model", str(event["llm"]).strip())
+    if "forced_action" in event:
+        asked = event["requested_action"] or "no action"
+        return _lines(event, "forced", f"{asked} -> {event['forced_action']}: {event['reason']}")
+    if "decision" in event:
+        return _lines(event, str(event["status"]), f"{event['decision']}: {event['reason']}")
+    seen = event.get("observation")
+    arguments = json_text(event["args"]) if event.get("args") else ""
+    text = seen if isinstance(seen, str) else json_text(seen)
+    return _lines(event, str(event.get("action") or "none"), f"{arguments} {text}".strip())
+
+
+def escaped(text: str) -> str:
+    """The text on one line, control characters as escapes: nobody's data drives a terminal."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def _lines(event: Mapping[str, Any], head: str, text: str) -> str:
+    lines: Sequence[str] = text.splitlines() or [""]
+    if len(lines) > MOST_LINES:
+        lines = [*lines[:MOST_LINES], f"... {len(lines) - MOST_LINES} more lines (all of them: --json)"]
+    start = f"step {event.get('step', '?')}".ljust(8)
+    heads = [f"{start}| {head.ljust(WIDTH)}", *[f"{' ' * 8}| {' ' * WIDTH}"] * (len(lines) - 1)]
+    return "\n".join(f"{left} {escaped(line)}".rstrip() for left, line in zip(heads, lines, strict=True))

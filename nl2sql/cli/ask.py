@@ -79,8 +79,8 @@ def ask(
         raise UsageError("the question is empty; example: nl2sql ask 'How many customers are there?' --db FILE.sqlite")
 
     from nl2sql.agents.controllers import answer, answer_verified, get_controller
-    from nl2sql.agents.record import event_text, json_text
-    from nl2sql.cli.answer_text import StatusLine, answer_text
+    from nl2sql.agents.record import json_text
+    from nl2sql.cli.answer_text import StatusLine, answer_text, event_text
     from nl2sql.config import load_config
     from nl2sql.config.plugins import named_functions
     from nl2sql.models import load_model

@@ -192,8 +192,7 @@ class Shown:
     # ------------------------------------------------------------------------------------------- questions
 
     def _question(self, text: str) -> None:
-        from nl2sql.agents.record import escaped
-        from nl2sql.cli.answer_text import answer_text
+        from nl2sql.cli.answer_text import answer_text, escaped
         from nl2sql.sessions.conversation import understood_lines
 
         episode = self._asked(text)

@@ -239,6 +239,23 @@ def _canonical(names: Iterable[str], columns: list[_ColumnRow]) -> list[str]:
 # ------------------------------------------------------------------------------------------------------- text
 
 
+def schema_to_dict(schema: Schema) -> dict[str, Any]:
+    """Tables, columns and foreign keys as ``get_schema`` gives them."""
+    return {
+        "tables": [
+            {
+                "name": t.name,
+                "columns": [{"name": c.name, "type": c.type, "primary_key": c.primary_key} for c in t.columns],
+                "foreign_keys": [
+                    {"columns": list(k.columns), "table": k.ref_table, "ref_columns": list(k.ref_columns)}
+                    for k in t.foreign_keys
+                ],
+            }
+            for t in schema.tables
+        ]
+    }
+
+
 def schema_to_text(schema: Schema, *, form: Form = "compact", samples: Samples | None = None) -> str:
     """The schema as a prompt shows it.
 

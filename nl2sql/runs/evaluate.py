@@ -20,7 +20,7 @@ from nl2sql.agents.controllers import NamedController, get_controller, with_pres
 from nl2sql.agents.record import Episode, json_text
 from nl2sql.agents.resources import part_fingerprints
 from nl2sql.agents.setup import link, open_task
-from nl2sql.agents.task import SQL_STOPS
+from nl2sql.agents.writing import SQL_STOPS
 from nl2sql.benchmarks import load_benchmark
 from nl2sql.config import Config
 from nl2sql.errors import Cancelled, Nl2SqlError, UsageError, typed

@@ -37,9 +37,10 @@ from typing import Any
 from nl2sql.agents import prompts
 from nl2sql.agents.context.grounding import ground
 from nl2sql.agents.controllers import NamedController, answer, episode_model, get_controller, with_preset
-from nl2sql.agents.record import Episode, json_tree
+from nl2sql.agents.record import Episode, json_tree, make_episode
 from nl2sql.agents.setup import open_task
-from nl2sql.agents.task import State, guard
+from nl2sql.agents.task import State
+from nl2sql.agents.writing import guard
 from nl2sql.config import Config, build_config
 from nl2sql.databases.validation import validate_sql
 from nl2sql.errors import UsageError, one_line
@@ -146,7 +147,8 @@ def _edited_answer(resolution: Resolution, resources: Resources, config: Config)
     state = State(task)
     state.record({"step": 0, "llm": resolution.edited_sql})
     state.decide(0, "generate_sql", resolution.strategy, "accept", {})
-    return task.episode(
+    return make_episode(
+        task,
         "",
         sql,
         raw_sql=resolution.edited_sql,

@@ -17,7 +17,7 @@ from nl2sql.agents import prompts
 from nl2sql.agents.checks import constraints
 from nl2sql.agents.context.grounding import with_values
 from nl2sql.agents.context.linking import link_schema
-from nl2sql.agents.task import LINK_MAX_TABLES
+from nl2sql.agents.writing import LINK_MAX_TABLES
 from nl2sql.databases.schema import Schema, focus, schema_to_text
 from nl2sql.interfaces import Database, Question
 from nl2sql.repair.analyzer import ErrorAnalyzer, engine_version

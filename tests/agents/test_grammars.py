@@ -17,8 +17,9 @@ pytest.importorskip("llguidance")
 from fixture_lines import read_cases
 from models.tiny import tiny_model, tiny_tokenizer
 
-from nl2sql.agents.agent_tools import TOOLS, action_space
+from nl2sql.agents.agent_tools import TOOLS
 from nl2sql.agents.controllers import get_controller
+from nl2sql.agents.forms import action_space
 from nl2sql.agents.grammars.plain_select import plain_grammar
 from nl2sql.agents.grammars.select import action_grammar, select_grammar
 from nl2sql.agents.react import react_sql

@@ -16,9 +16,9 @@ from models.tiny import TEMPLATE, TOOL_TEMPLATE, saved_tiny, tiny_model, tiny_to
 from test_grammars import accepts
 
 from nl2sql.agents.controllers import check_model_abilities
+from nl2sql.agents.forms import as_action, definitions
 from nl2sql.agents.grammars.select import tool_call_grammar
 from nl2sql.agents.react import bootstrap, react_sql
-from nl2sql.agents.turns import as_action, definitions
 from nl2sql.config import Config, load_config
 from nl2sql.databases.sqlite.database import SqliteDatabase
 from nl2sql.errors import ModelError

@@ -18,7 +18,8 @@ from loop_steps import (
 )
 
 from nl2sql.agents.controllers import answer
-from nl2sql.agents.record import Episode, event_text, summarize_trace
+from nl2sql.agents.record import Episode, summarize_trace
+from nl2sql.cli.answer_text import event_text
 from nl2sql.config import build_config
 from nl2sql.databases.sqlite.database import SqliteDatabase
 from nl2sql.interfaces import Completion, Question

@@ -14,6 +14,7 @@ from nl2sql.agents.controllers import get_controller, run_episode, with_preset
 from nl2sql.agents.record import Episode
 from nl2sql.agents.setup import open_task
 from nl2sql.agents.task import State
+from nl2sql.agents.writing import complete_sql
 from nl2sql.config import build_config
 from nl2sql.databases.sqlite.database import SqliteDatabase
 from nl2sql.interfaces import Completion, Question, Resources
@@ -129,7 +130,7 @@ def test_a_query_counts_as_likely_as_its_likeliest_writing(
 ) -> None:
     model = Likely([RIGHT, RIGHT], {0: first, 1: again})
     task = open_task(Question(ASKED), Resources(model, database), build_config({"constrain": "none"}))
-    for draft in task.complete_sql([], 64, n=2):
+    for draft in complete_sql(task, [], 64, n=2):
         react_plus._note(State(task), draft)
     assert [(known.sql, known.logprob, len(known.steps)) for known in task.candidates.values()] == [(RIGHT, kept, 2)]
 

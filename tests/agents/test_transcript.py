@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from nl2sql.agents.controllers import answer
-from nl2sql.agents.record import MOST_LINES, event_text, repair_counts
+from nl2sql.agents.record import repair_counts
+from nl2sql.cli.answer_text import MOST_LINES, event_text
 from nl2sql.databases.sqlite.database import SqliteDatabase
 from nl2sql.models.scripted import ScriptedModel
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from loop_steps import Listening, action, observations
 
-from nl2sql.agents.agent_tools import CANNOT_SAY, MOST_CHARS, TOOLS, meaning
-from nl2sql.agents.controllers import answer
+from nl2sql.agents.agent_tools import TOOLS
+from nl2sql.agents.controllers import CANNOT_SAY, MOST_CHARS, answer, meaning
 from nl2sql.agents.record import Episode
 from nl2sql.benchmarks import load_benchmark
 from nl2sql.config import build_config

@@ -16,7 +16,8 @@ from sqlglot.errors import SqlglotError
 from nl2sql.agents.checks.candidate import behind_prefill
 from nl2sql.agents.checks.constraints import extract_constraints, intent_constraints, validate_constraints
 from nl2sql.agents.checks.guardrails import apply_guardrails, clean_candidate_with_reason
-from nl2sql.agents.turns import as_action, parse_action
+from nl2sql.agents.forms import as_action
+from nl2sql.agents.turns import parse_action
 from nl2sql.benchmarks import load_benchmark
 from nl2sql.databases.validation import validate_sql
 from nl2sql.eval.rules import RULES, order_keys, order_matters

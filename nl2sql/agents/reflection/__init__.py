@@ -18,12 +18,15 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypedDict, cast
 from nl2sql.agents import prompts, repairing
 from nl2sql.agents.agent_tools import dispatch
 from nl2sql.agents.react import after_candidate
-from nl2sql.agents.record import Episode, as_node, check_langgraph, failed
+from nl2sql.agents.record import Episode, EpisodeError, failed, make_episode
 from nl2sql.agents.reflection.judge import judge_attempt, quality_parts, quality_score
 from nl2sql.agents.setup import open_task
 from nl2sql.agents.task import State, Task
+from nl2sql.agents.writing import intent_mismatch
 from nl2sql.config import Config
+from nl2sql.errors import DatabaseError, UsageError
 from nl2sql.interfaces import Question, Resources
+from nl2sql.machine import install_command
 from nl2sql.repair.analyzer import engine_version
 from nl2sql.sql.same import same_sql
 
@@ -151,7 +154,7 @@ def validate_results(state: ReflectState, work: State) -> Update:
     elif structure.get("valid") is False:
         reason = str(structure.get("reason"))
     else:
-        reason = work.task.intent_mismatch(state["sql_query"] or "") or "ok"
+        reason = intent_mismatch(work.task, state["sql_query"] or "") or "ok"
     verdict = {"is_valid": reason == "ok", "has_results": bool(ran.get("row_count")), "reason": reason}
     log(work, "validate_results", {}, verdict, "ok" if verdict["is_valid"] else reason)
     return {"validation_result": verdict}
@@ -308,6 +311,24 @@ def recursion_limit(max_iterations: int) -> int:
     return ATTEMPT_VISITS * max_iterations + OTHER_VISITS
 
 
+def as_node(step: Step) -> Callable[..., dict[str, Any]]:
+    """``step`` as LangGraph calls it. What it adds to the trace and the decision log is added to the state's; a failure
+    of the model, a tool or the database becomes ``failure`` of the state."""
+
+    def visit(state: Any, runtime: Any) -> dict[str, Any]:
+        work = workspace(state, runtime.context)
+        try:
+            update = step(state, work)
+        except EpisodeError as failed:
+            update = {"failure": str(failed)}
+        except DatabaseError as error:  # outside of a tool
+            update = {"failure": f"database: {error}"}
+        logged = {name: getattr(work, name)[len(state[name]) :] for name in ("trace", "decision_log")}
+        return update | logged
+
+    return visit
+
+
 @functools.cache
 def compiled() -> CompiledStateGraph[Any, Any, Any, Any]:
     """The graph, built once; any number of threads may run it at once. Raises UsageError where LangGraph is not
@@ -317,7 +338,7 @@ def compiled() -> CompiledStateGraph[Any, Any, Any, Any]:
 
     graph = StateGraph(ReflectState, context_schema=Task)
     for name, node in NODES.items():
-        graph.add_node(name, as_node(node, workspace))
+        graph.add_node(name, as_node(node))
     graph.add_edge(START, "plan")
     routes = ("execute_tools", "generate_sql", "reflect", "complete")
     graph.add_conditional_edges("plan", should_execute_or_generate, {name: name for name in routes})
@@ -330,7 +351,11 @@ def compiled() -> CompiledStateGraph[Any, Any, Any, Any]:
 
 def check_installed() -> None:
     """Raises UsageError with the command that installs what is missing."""
-    check_langgraph("reflect")
+    try:
+        import langgraph.graph  # noqa: F401
+    except ImportError as error:
+        needs = f"controller reflect needs LangGraph ({error})"
+        raise UsageError(f"{needs}; install it: {install_command('graph')}") from None
 
 
 # ----------------------------------------------------------------------------------- the controller
@@ -381,7 +406,8 @@ def _episode(task: Task, values: dict[str, Any]) -> Episode:
     asked: list[dict[str, str]] = next((call["messages"] for call in task.calls if call["messages"]), [])
     last = {sql: values["raw_sql"] or ""} if sql else {}  # no attempt where the reflection on it failed
     raw = (last | {attempt["sql"]: attempt["raw_sql"] for attempt in values["attempts"]}).get(sql, "")
-    return task.episode(
+    return make_episode(
+        task,
         "reflect",
         sql,
         raw_sql=raw,

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from nl2sql.agents import prompts
-from nl2sql.agents.record import Episode, EpisodeError
+from nl2sql.agents.record import Episode, EpisodeError, make_episode
 from nl2sql.agents.setup import open_task
 from nl2sql.agents.vizql.state import (
     Context,
@@ -94,7 +94,8 @@ def _episode(state: VizqlState) -> Episode:
         "errors": errors,
         "stages": [attempt["stage"] for attempt in attempts],
     }
-    return task.episode(
+    return make_episode(
+        task,
         "vizql",
         str(chosen.get("sql", "")) if answer is not None else "",
         raw_sql=draft_text(chosen["query"]) if chosen.get("query") is not None else "",

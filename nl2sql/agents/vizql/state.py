@@ -29,7 +29,8 @@ from nl2sql.agents import prompts
 from nl2sql.agents.checks import constraints
 from nl2sql.agents.resources import takes_grammars
 from nl2sql.agents.setup import link
-from nl2sql.agents.task import State, Task, guard, takes_no_sql
+from nl2sql.agents.task import State, Task
+from nl2sql.agents.writing import guard, linked_schema, sql_messages, tables_kept, takes_no_sql, write_sql
 from nl2sql.interfaces import Grammar
 from nl2sql.sql.parse import decode_json
 from nl2sql.vizql.autofix import LEAST, Place, as_json
@@ -100,7 +101,7 @@ def source_of(task: Task) -> DataSource:
 
 def linked_fields(task: Task, source: DataSource) -> tuple[FieldMetadata, ...]:
     """The fields of the tables that the question is about, as ``link_schema`` chooses them; hidden ones are none."""
-    tables = {table.name.lower() for table in task.linked(task.tables_kept).tables}
+    tables = {table.name.lower() for table in linked_schema(task, tables_kept(task.config)).tables}
     shown = tuple(field for field in source.fields if not field.hidden)
     linked = tuple(field for field in shown if source.table_of(field).lower() in tables)
     beside = tuple(field for field in shown if not source.table_of(field))  # calculations belong to no table
@@ -278,8 +279,8 @@ def sql_draft(state: VizqlState) -> SqlDraft:
     """One call of the model with the control's prompt, translated. Raises EpisodeError."""
     task, here = state.task, state.here
     link(task)
-    messages = task.sql_messages(constraints.extract_constraints(task.question.text))
-    [raw] = task.write_sql(messages, task.config.vizql.max_new_tokens, sampling=task.sampling(), n=1)
+    messages = sql_messages(task, constraints.extract_constraints(task.question.text))
+    [raw] = write_sql(task, messages, task.config.vizql.max_new_tokens, sampling=task.sampling(), n=1)
     sql, refused = guard(task, raw)
     if refused is not None:
         state.refuse(0, "guardrails", raw, refused)

@@ -28,7 +28,8 @@ from nl2sql.agents.agent_tools import repair_sql
 from nl2sql.agents.controllers import episode_model
 from nl2sql.agents.record import EpisodeError
 from nl2sql.agents.setup import link, open_task
-from nl2sql.agents.task import State, guard
+from nl2sql.agents.task import State
+from nl2sql.agents.writing import guard
 from nl2sql.config import Config, RepairConfig
 from nl2sql.errors import Cancelled, UsageError
 from nl2sql.eval import tables
