@@ -127,6 +127,8 @@ def error_inside(body: Any) -> ServiceError | None:
 
 def _error_in(body: Any, otherwise: str) -> ServiceError:
     record = body if isinstance(body, dict) else {"message": body}
+    if isinstance(signing := record.get("error"), dict):  # the sign-in's form
+        record = {"errorCode": signing.get("code"), "message": signing.get("detail") or signing.get("summary")}
     code = str(record.get("errorCode") or record.get("tab-error-code") or "")
     kind = code if re.fullmatch(r"\w{1,20}", code) else otherwise
     several = record.get("messages")

@@ -1,4 +1,4 @@
-"""A VizQL Data Service that is asked over HTTP, through the official client: queries executed, data sources described.
+"""A VizQL Data Service that is asked over HTTP: queries executed, data sources described.
 
     with open_service("https://10az.online.tableau.com", datasource_luid="...") as service:
         service.run({"fields": [{"fieldCaption": "Region"}]}).rows
@@ -24,35 +24,38 @@ rows, statements in SQL, a check of a query by the service without its execution
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import math
 import os
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 import yaml
 
 from nl2sql.databases.schema import Column, Schema, Table
-from nl2sql.errors import Nl2SqlError, UsageError
+from nl2sql.errors import ModelError, Nl2SqlError, UsageError, one_line
 from nl2sql.interfaces import Row, RunResult, content_key
-from nl2sql.machine import from_json, install_command
+from nl2sql.machine import from_json, masked
+from nl2sql.models.http.providers import Place
+from nl2sql.models.http.transport import TooLarge, Transport, Unanswered
 from nl2sql.vizql.query import DIALECT, Query, Request, to_json
 from nl2sql.vizql.query_errors import read_request
-from nl2sql.vizql.querying import ServiceError
+from nl2sql.vizql.querying import ServiceError, error_inside, error_of
 from nl2sql.vizql.source import DataSource, from_metadata
-
-if TYPE_CHECKING:
-    from nl2sql.vizql.official import OfficialClient
 
 ENVIRONMENT = ("NL2SQL_VDS_TOKEN", "NL2SQL_VDS_PAT_NAME", "NL2SQL_VDS_PAT_SECRET", "NL2SQL_VDS_SITE")
 TOKEN, PAT_NAME, PAT_SECRET, SITE = ENVIRONMENT
 TIMEOUT_S = 30.0
+LONGEST = 2000  # characters of an error's text
+AT_ONCE = 64  # requests
+SERVICE, SIGN_IN = "api/v1/vizql-data-service", "api/3.25/auth"  # 3.25: the first version that has both
 
 
 # ----------------------------------------------------------------------- the answers of the service
@@ -165,9 +168,9 @@ class VizqlService:
 
     dialect = DIALECT
 
-    def __init__(self, address: str, client: OfficialClient, luid: str, timeout_s: float, server: Any = None) -> None:
+    def __init__(self, address: str, token: str, luid: str, timeout_s: float, *, signs_out: bool = False) -> None:
         self.address, self.name = address, luid
-        self._client, self._timeout_s, self._server = client, timeout_s, server
+        self._client, self._timeout_s, self._signs_out = _Client(address, token), timeout_s, signs_out
 
     def run(self, sql: Any, *, timeout_s: float | None = None, max_rows: int = 10_000) -> RunResult:
         """The rows of a request, a draft or a query (any JSON, or its text), in the order of the query's fields.
@@ -181,7 +184,7 @@ class VizqlService:
             body = to_json(request)
             asked = body.get("options", {}).get("rowLimit", max_rows + 1)
             body["options"] = body.get("options", {}) | {"rowLimit": min(asked, max_rows + 1)}
-            answer = self._sent("query_datasource", body, self._timeout_s if timeout_s is None else timeout_s)
+            answer = self._sent("query-datasource", body, self._timeout_s if timeout_s is None else timeout_s)
             columns, rows = rows_of(answer.get("data"), request.query)
         except ValueError as error:
             return _failed(ServiceError("unreadable", f"the answer cannot be read: {error}"), began)
@@ -206,8 +209,8 @@ class VizqlService:
         """
         body = {"datasource": {"datasourceLuid": self.name}}
         try:
-            described = self._sent("read_metadata", body, self._timeout_s)
-            model = self._sent("get_datasource_model", body, self._timeout_s)
+            described = self._sent("read-metadata", body, self._timeout_s)
+            model = self._sent("get-datasource-model", body, self._timeout_s)
         except ServiceError as error:
             raise Nl2SqlError(f"{self.address} does not describe data source {self.name!r}: {_told(error)}") from None
         return from_metadata(described, model, luid=self.name)
@@ -227,11 +230,11 @@ class VizqlService:
 
     def close(self) -> None:
         """Hang up, and sign out where ``open_service`` signed in."""
-        from nl2sql.vizql.official import sign_out
-
+        if self._signs_out:
+            with contextlib.suppress(ServiceError):  # a server that does not answer ends it by itself, later
+                self._signs_out = False
+                self._client.ask(f"{SIGN_IN}/signout", {}, self._timeout_s)
         self._client.close()
-        if self._server is not None:
-            sign_out(self._server)
 
     def __enter__(self) -> VizqlService:
         return self
@@ -258,7 +261,7 @@ class VizqlService:
         end = time.monotonic() + timeout_s
         for times, pause in enumerate((*pauses(), math.inf), start=1):
             try:
-                return self._client.send(endpoint, body, timeout_s=max(0.0, end - time.monotonic()))
+                return self._client.ask(f"{SERVICE}/{endpoint}", body, max(0.0, end - time.monotonic()))
             except ServiceError as error:
                 if known_code(error.kind).reaction != "again" or time.monotonic() + pause >= end:
                     said = f"{error} (sent {times} times)" if times > 1 else str(error)
@@ -267,36 +270,84 @@ class VizqlService:
         raise AssertionError("unreachable")
 
 
+class _Client(Transport):
+    """JSON to the service's server and back, within its bounds; redirects are not followed. A ServiceError tells all
+    that goes wrong, without the token."""
+
+    most_bytes = 64 * 2**20  # as much as the SQLite worker sends
+
+    def __init__(self, address: str, token: str = "", secret: str = "") -> None:
+        super().__init__(Place(address, "", key=token or secret), timeout_s=TIMEOUT_S, retries=0, concurrency=AT_ONCE)
+        self._token = token
+
+    def headers(self) -> dict[str, str]:
+        return {"Accept": "application/json"} | ({"X-Tableau-Auth": self._token} if self._token else {})
+
+    def ask(self, path: str, body: dict[str, Any], timeout_s: float) -> Any:
+        """The object that is answered. Raises ServiceError; a limit that passed is of kind ``timeout``."""
+        try:
+            json.dumps(body, ensure_ascii=False).encode()
+            return self.send_all([("POST", f"{self.base}/{path}", body, None)], timeout_s=timeout_s)[0].data
+        except UnicodeEncodeError:
+            raise ServiceError("invalid", "it has half a character, which no request can carry") from None
+        except Unanswered as error:
+            if error.unreachable:
+                raise ServiceError("unreachable", str(error)) from None
+            raise ServiceError("timeout", f"no complete answer within {timeout_s:.3g} s") from None
+        except TooLarge as error:
+            raise ServiceError("too_large", f"{error}; ask for fewer rows") from None
+        except ModelError as error:
+            raise ServiceError("unreadable", str(error)) from None
+
+    def _checked(self, status: int, headers: Mapping[str, str], raw: bytes) -> Any:
+        try:
+            if 300 <= status < 400:
+                where = headers.get("location")
+                raise ServiceError(str(status), f"it redirects to {where}; give that address instead")
+            if status not in (200, 204):
+                raise error_of(status, raw)
+            answer = from_json(raw or b"null")
+            if inside := error_inside(answer):
+                raise inside
+            if not isinstance(answer, dict) and status == 200:
+                raise ValueError("no object")
+            return answer
+        except ValueError as error:
+            raise ServiceError("unreadable", f"the answer is not as expected: {error}") from None
+        except ServiceError as error:
+            raise ServiceError(error.kind, one_line(masked(self.without_key(str(error))), LONGEST)) from None
+
+
 def open_service(url: str, *, datasource_luid: str, timeout_s: float = TIMEOUT_S) -> VizqlService:
     """The VizQL Data Service of the Tableau server at ``url``, signed in with what the environment holds.
 
     datasource_luid: of the published data source that is asked. timeout_s: for a query, and for each of the other
-    requests. Raises UsageError for a bad address, and without the client or a sign-in; Nl2SqlError for one refused.
+    requests. Raises UsageError for a bad address, and without a sign-in; Nl2SqlError for one refused.
     """
     address = server_address(url)
-    try:
-        from nl2sql.vizql import official
-    except ImportError as error:
-        install = f"install it: {install_command('vizql-service')}"
-        raise UsageError(f"a VizQL Data Service needs the official client ({error}); {install}") from None
-    token, name, secret, site = (os.environ.get(variable, "").strip() for variable in ENVIRONMENT)
-    server = None
-    if not token:
-        _check_sign_in(address, name, secret)
-        server = official.signed_in(address, name, secret, site, timeout_s=timeout_s)
-        token = server.auth_token
+    given, name, secret, site = (os.environ.get(variable, "").strip() for variable in ENVIRONMENT)
+    token = given or _signed_in(address, name, secret, site, timeout_s)
     if not (token.isascii() and token.isprintable() and " " not in token):
         raise UsageError(f"{TOKEN} is no token: it has spaces, or letters that no header can carry")
-    return VizqlService(address, official.OfficialClient(address, token), datasource_luid, timeout_s, server)
+    return VizqlService(address, token, datasource_luid, timeout_s, signs_out=not given)
 
 
-def _check_sign_in(address: str, name: str, secret: str) -> None:
+def _signed_in(address: str, name: str, secret: str, site: str, timeout_s: float) -> str:
+    """The token for a personal access token. Raises UsageError without one, Nl2SqlError with what the server said."""
     if not (name and secret):
         missing = " and ".join(variable for variable, value in ((PAT_NAME, name), (PAT_SECRET, secret)) if not value)
         raise UsageError(
             f"{address} needs a sign-in, and the environment has no {missing}; type: export {PAT_NAME}=NAME "
             f"{PAT_SECRET}=SECRET {SITE}=SITE (a personal access token), or export {TOKEN}=TOKEN (of a sign-in)"
         )
+    who = {"personalAccessTokenName": name, "personalAccessTokenSecret": secret, "site": {"contentUrl": site}}
+    with contextlib.closing(_Client(address, secret=secret)) as client:
+        try:
+            return str(client.ask(f"{SIGN_IN}/signin", {"credentials": who}, timeout_s)["credentials"]["token"])
+        except (ServiceError, LookupError, TypeError) as error:
+            said = f"{error.kind}: {error}" if isinstance(error, ServiceError) else "its answer has no token"
+            hint = f"check the address, {PAT_NAME}, {PAT_SECRET} and {SITE}"
+            raise Nl2SqlError(f"cannot sign in at {address}: {said}; {hint}") from None
 
 
 def server_address(url: str) -> str:

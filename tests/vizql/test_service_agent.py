@@ -1,12 +1,10 @@
-"""The controller over a VizQL Data Service: its errors reach the refiner, or stop the episode; and the commands.
-
-Needs the official client: ``pip install vizql-data-service-py==20263.0.0``.
-"""
+"""The controller over a VizQL Data Service: its errors reach the refiner, or stop the episode; and the commands."""
 
 from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +14,7 @@ from unittest import mock
 import programs
 import pytest
 from test_compile import SOURCE, TABLES
+from vds_server import LUID, TOKEN, VdsServer, serving
 
 from nl2sql.agents.controllers import answer
 from nl2sql.agents.record import Episode
@@ -25,11 +24,6 @@ from nl2sql.errors import UsageError
 from nl2sql.models.scripted import ScriptedModel
 from nl2sql.vizql.service import open_service_database
 from nl2sql.vizql.source import DataSource
-
-pytest.importorskip("vizql_data_service_py")
-import sqlite3
-
-from vds_server import LUID, TOKEN, VdsServer, serving
 
 RELATED = {"logicalTableRelationships": SOURCE.model_dump()["logicalTableRelationships"]}
 SERVED = DataSource.model_validate(SOURCE.model_dump(exclude_unset=True, exclude={"parameters"}) | RELATED)

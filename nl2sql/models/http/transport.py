@@ -58,9 +58,13 @@ class RequestRefused(ModelError):
 class Unanswered(ModelError):
     """No answer came, or only that the server is busy or broken: it says nothing of what the server does."""
 
-    def __init__(self, message: str, status: int = 0) -> None:
+    def __init__(self, message: str, status: int = 0, unreachable: bool = False) -> None:
         super().__init__(message)
-        self.status = status
+        self.status, self.unreachable = status, unreachable
+
+
+class TooLarge(ModelError):
+    """The answer is longer than is read."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,8 @@ class Transport:
     ``concurrency`` requests at once, ``timeout_s`` for one, ``retries`` after the first.
     """
 
+    most_bytes = MAX_BODY_BYTES
+
     def __init__(self, place: Place, *, timeout_s: float, retries: int, concurrency: int) -> None:
         self.place, self.base = place, place.url
         self._key, self._timeout_s, self._retries = place.key, timeout_s, retries
@@ -98,17 +104,23 @@ class Transport:
         self._at_exit = weakref.finalize(self, _stop, self._loop, self._thread, self._client)
 
     def send_all(
-        self, requests: Sequence[Asked], *, cancel: threading.Event | None = None, retries: int | None = None
+        self,
+        requests: Sequence[Asked],
+        *,
+        cancel: threading.Event | None = None,
+        retries: int | None = None,
+        timeout_s: float | None = None,
     ) -> list[Reply]:
-        """Several requests side by side; the first failure ends the others.
+        """Several requests side by side; the first failure ends the others. retries, timeout_s: other than usual.
 
         Raises RequestRefused or another ModelError, each naming the server, and Cancelled.
         """
         if not self._at_exit.alive:
             raise ModelError(f"the connection to {self.base} is closed")
         tries = 1 + (self._retries if retries is None else retries)
+        seconds = self._timeout_s if timeout_s is None else timeout_s
         futures: list[Future[Reply]] = [
-            asyncio.run_coroutine_threadsafe(self._send(asked, tries), self._loop) for asked in requests
+            asyncio.run_coroutine_threadsafe(self._send(asked, tries, seconds), self._loop) for asked in requests
         ]
         try:
             pending = set(futures)
@@ -125,13 +137,17 @@ class Transport:
                 future.cancel()
         return [future.result() for future in futures]
 
+    def headers(self) -> dict[str, str]:
+        """Those that carry the key."""
+        return key_headers(self.place)
+
     def close(self) -> None:
         """Hang up; callers still waiting get Cancelled."""
         self._at_exit()
 
     # ------------------------------------------------------------------------------- on the loop's own thread
 
-    async def _send(self, asked: Asked, tries: int) -> Reply:
+    async def _send(self, asked: Asked, tries: int, seconds: float) -> Reply:
         queued = 0.0
         if time.monotonic() < self._down_until:
             tries = 1
@@ -141,7 +157,7 @@ class Transport:
                 async with self._slots:
                     queued += time.perf_counter() - began
                     began = time.perf_counter()
-                    data = await self._attempt(*asked)
+                    data = await self._attempt(asked, seconds)
                 self._down_until = 0.0
                 return Reply(data, queued, time.perf_counter() - began)
             except _Again as again:
@@ -149,20 +165,21 @@ class Transport:
                     if again.unreachable:
                         self._down_until = time.monotonic() + DOWN_S
                     times = f" (tried {attempt + 1} times)" if attempt else ""
-                    raise Unanswered(f"{self.base}: {again}{times}", again.status) from None
+                    raise Unanswered(f"{self.base}: {again}{times}", again.status, again.unreachable) from None
                 pause = random.uniform(0.5, 1.0) * min(LONGEST_WAIT_S, FIRST_WAIT_S * 2**attempt)
                 pause = max(pause, again.after_s or 0.0)
                 logger.info("%s: %s; again in %.1f s", self.base, again, pause)
                 await asyncio.sleep(pause)
         raise AssertionError("unreachable")
 
-    async def _attempt(self, method: str, url: str, body: Mapping[str, Any] | None, lines: Gathered | None) -> Any:
+    async def _attempt(self, asked: Asked, seconds: float) -> Any:
         import httpx2 as httpx
 
+        method, url, body, lines = asked
         if not self._client:
             self._client.append(self._opened())
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(seconds):
                 content = None if body is None else json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
                 async with self._client[0].stream(method, url, content=content) as response:
                     stream = "text/event-stream" in response.headers.get("content-type", "")
@@ -171,15 +188,13 @@ class Transport:
                         await self._stream(response, sink)
                         return masked_data(sink.data, self._key) if lines is None else None
                     raw = bytearray()
-                    async for part in _parts(response):
+                    async for part in self._parts(response):
                         raw += part
                     return self._checked(response.status_code, response.headers, bytes(raw))
         except TimeoutError:
             raise Unanswered(
-                f"{self.base}: no complete answer within {self._timeout_s:g} s; allow more with --server timeout_s=..."
+                f"{self.base}: no complete answer within {seconds:g} s; allow more with --server timeout_s=..."
             ) from None
-        except _TooLarge:
-            raise ModelError(f"{self.base}: the answer is longer than {MAX_BODY_BYTES // 2**20} MiB") from None
         except httpx.LocalProtocolError as error:  # no request at all; its text may quote a header, the key's too
             raise ModelError(f"{self.base}: the request cannot be sent ({type(error).__name__})") from None
         except httpx.TransportError as error:
@@ -193,7 +208,7 @@ class Transport:
         import httpx2 as httpx
 
         headers = {"Accept-Encoding": "identity", "User-Agent": "nl2sql", "Content-Type": "application/json"}
-        headers |= key_headers(self.place)
+        headers |= self.headers()
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
         timeout = httpx.Timeout(None, connect=CONNECT_S)
         try:
@@ -212,7 +227,7 @@ class Transport:
         lines.restart()
         held = bytearray()  # of a line that goes on
         try:
-            async for part in _parts(response):
+            async for part in self._parts(response):
                 *ends, rest = part.split(b"\n")
                 for end in ends:
                     line = (held + end).decode("utf-8", "replace").rstrip("\r")
@@ -223,8 +238,18 @@ class Transport:
             lines(held.decode("utf-8", "replace"))
             if not lines(None):
                 raise _Again("the stream ended in the middle", unreachable=True)
+        except TooLarge:
+            raise
         except ModelError as error:
             raise ModelError(f"{self.base}: {self._clean(str(error))}") from None
+
+    async def _parts(self, response: Any) -> AsyncIterator[bytes]:
+        size = 0
+        async for part in response.aiter_bytes():
+            size += len(part)
+            if size > self.most_bytes:
+                raise TooLarge(f"{self.base}: the answer is longer than {self.most_bytes / 2**20:.3g} MiB")
+            yield part
 
     def _checked(self, status: int, headers: Mapping[str, str], raw: bytes) -> Any:
         """The parsed body of a 200; else the fitting exception."""
@@ -252,19 +277,6 @@ class Transport:
     def without_key(self, text: str) -> str:
         """``text`` without the key, or a long end of it."""
         return masked(text, self._key)
-
-
-class _TooLarge(Exception):
-    pass
-
-
-async def _parts(response: Any) -> AsyncIterator[bytes]:
-    size = 0
-    async for part in response.aiter_bytes():
-        size += len(part)
-        if size > MAX_BODY_BYTES:
-            raise _TooLarge
-        yield part
 
 
 def _parsed(raw: bytes) -> Any:
