@@ -30,7 +30,7 @@ from sqlglot.errors import SqlglotError
 from tqdm.auto import tqdm
 
 from nl2sql.agents.checks.constraints import extract_constraints, intent_constraints, validate_constraints
-from nl2sql.agents.checks.constraints.shape import is_aggregate_call, outer_selects
+from nl2sql.agents.checks.constraints.shape import is_aggregate_call
 from nl2sql.agents.checks.guardrails import apply_guardrails
 from nl2sql.benchmarks import draw_sample, load_benchmark, scorable
 from nl2sql.databases.validation import validate_sql
@@ -38,6 +38,7 @@ from nl2sql.errors import Nl2SqlError, UsageError
 from nl2sql.eval import results_match
 from nl2sql.eval.rules import order_matters
 from nl2sql.interfaces import Database, Question, RunResult
+from nl2sql.sql.canonical import branches
 from nl2sql.sql.parse import parse_bounded
 
 BOUNDS = {"ex_unchanged": 0.999, "validate_sql": 0.005, "gates": 0.03, "bite": 0.60}
@@ -92,7 +93,7 @@ def remove_structure(sql: str, structure: str) -> str | None:
         tree = parse_bounded(sql)
     except SqlglotError:
         return None
-    legs = list(outer_selects(tree))
+    legs = list(branches(tree))
     remove = {
         "aggregate": _remove_aggregates,
         "group_by": _remove_groups,

@@ -12,8 +12,7 @@ The transcript is one open assistant turn that only grows: every Thought, Action
 and an override appends its own ``Action:`` line after the model's (the last action wins, for the parser and for the
 reader). Preset ``react`` is the specification to the letter; module ``react_plus`` has what that preset adds.
 
-A user adds a gate as a tool is added: ``Resources.gates = {"name": gate}``, where ``gate(state, action, args)`` is why
-the action is blocked, or None. A gate with the name of one of ``GATES`` replaces it.
+A user's gates (docs/adding/gate.md) are asked after ``GATES``, or in the place of those of the same name.
 """
 
 from __future__ import annotations
@@ -231,11 +230,9 @@ def act(state: State, step: int, action: str, args: dict[str, Any]) -> Any:
         state.decide(step, action or "none", reason, "blocked", {})
     else:
         observation = AFTER.get(action, after_other)(state, step, action, dispatch(state, action, args))
-    last: dict[str, Any] = next((r for r in reversed(state.trace) if "action" in r), {})
-    repeated = (last.get("action"), last.get("args"), last.get("observation")) == (action, args, observation)
+    hint = react_plus.hint(state, action, args, observation)
     state.record({"step": step, "action": action, "args": args, "observation": observation})
-    state.history.append(f"Observation: {shown_observation(state, action, observation)}")
-    state.history += react_plus.hint(state, repeated)
+    state.history += [f"Observation: {shown_observation(state, action, observation)}", *hint]
     return observation
 
 

@@ -6,6 +6,7 @@ Each addition has a switch in ``ReactConfig`` that is off in ``react``, where ev
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from nl2sql.agents import repairing
@@ -54,8 +55,10 @@ def ends(state: State, action: str, observation: Any) -> bool:
     return state.task.config.react.auto_finish and action == "run_sql" and not failed(observation)
 
 
-def hint(state: State, repeated: bool) -> list[str]:
-    """``repeat_hint``: behind an action that gave the same as the last one, what to do instead."""
+def hint(state: State, action: str, args: Mapping[str, Any], observation: Any) -> list[str]:
+    """``repeat_hint``: behind an action that gives the same as the last one of the trace, what to do instead."""
+    last: dict[str, Any] = next((record for record in reversed(state.trace) if "action" in record), {})
+    repeated = (last.get("action"), last.get("args"), last.get("observation")) == (action, args, observation)
     return [f"{HINT}{next_action(state)}."] if repeated and state.task.config.react.repeat_hint else []
 
 

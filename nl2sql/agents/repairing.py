@@ -23,9 +23,10 @@ from nl2sql.agents.writing import guard, write_sql
 from nl2sql.config import RepairConfig
 from nl2sql.errors import DatabaseError, UsageError, one_line
 from nl2sql.interfaces import USER, Sampling
+from nl2sql.repair.analyzer import ErrorAnalyzer, engine_refusal, engine_version
+from nl2sql.repair.deterministic import autofix, fault, valid_part
 
 if TYPE_CHECKING:
-    from nl2sql.repair.analyzer import ErrorAnalyzer
     from nl2sql.repair.corpus import Corpus, Repair
 
 CHECKS = frozenset(("validate_sql", "validate_constraints", "run_sql"))  # whose observations judge a candidate
@@ -94,8 +95,6 @@ def fixed(state: State, error: str) -> str | None:
     task = state.task
     if not task.config.repair.deterministic or not state.last_sql:
         return None
-    from nl2sql.repair.deterministic import autofix
-
     database = task.resources.database
     repaired = autofix(state.last_sql, error, database, task.schema) or repair_literals(state.last_sql, database)
     if repaired is None or any(repaired.strip() == sql.strip() for sql, _ in refused_candidates(state.trace)):
@@ -118,8 +117,6 @@ def written(state: State, asked: list[dict[str, str]]) -> str:
 
 
 def _compiles(task: Task, raw: str) -> bool:
-    from nl2sql.repair.deterministic import fault
-
     sql, reason = guard(task, raw, enabled=task.config.react.guardrails)
     return reason is None and not fault(sql, task.resources.database, task.schema)
 
@@ -130,8 +127,6 @@ def messages(state: State, sql: str, error: str) -> list[dict[str, str]] | None:
     task = state.task
     if task.config.repair.guidance == "error":
         return None
-    from nl2sql.repair.deterministic import valid_part
-
     refused = refused_candidates(state.trace)
     earlier = [(tried, why[:MAX_ERROR]) for tried, why in refused if tried.strip() != sql.strip()][-MAX_ATTEMPTS:]
     valid, guide = valid_part(sql, task.resources.database), guidance(state, sql, error)
@@ -141,7 +136,6 @@ def messages(state: State, sql: str, error: str) -> list[dict[str, str]] | None:
 
 def guidance(state: State, sql: str, error: str) -> Any:
     """Guidance for ``sql``: the engine's own words where it refuses the statement, else the loop's reason."""
-    from nl2sql.repair.analyzer import engine_refusal, engine_version
     from nl2sql.repair.corpus import source_of_question
 
     task = state.task
@@ -156,8 +150,6 @@ def guidance(state: State, sql: str, error: str) -> Any:
 @functools.lru_cache(maxsize=4)
 def _analyzer(dialect: str, corpus: Corpus | None, threshold: float, version: str, search_s: float) -> ErrorAnalyzer:
     """One for all episodes on a corpus, so that an error that was met before is answered without a search."""
-    from nl2sql.repair.analyzer import ErrorAnalyzer
-
     return ErrorAnalyzer(dialect, corpus, threshold=threshold, version=version, search_s=search_s)
 
 

@@ -16,8 +16,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from nl2sql.agents.context.few_shot import check_few_shot, pool_of
+from nl2sql.agents.context.knowledge import read_knowledge
 from nl2sql.agents.prompts import for_engine
 from nl2sql.agents.repairing import check_corpus, corpus_of, corpus_print
+from nl2sql.benchmarks.verified import read_verified
 from nl2sql.config import Config, KnowledgeConfig
 from nl2sql.errors import ModelError
 from nl2sql.interfaces import Gate, Model, Resources, Tool
@@ -32,8 +35,6 @@ def completed(resources: Resources, config: Config) -> Resources:
     if resources.corpus is None and (config.repair.learn or config.repair.guidance == "patterns+corpus"):
         opened["corpus"] = corpus_of(config.repair)
     if resources.examples is None and config.few_shot.k:
-        from nl2sql.agents.context.few_shot import pool_of
-
         opened["examples"] = pool_of(config.few_shot)
     return replace(resources, **opened) if opened else resources
 
@@ -65,8 +66,6 @@ def fitted(config: Config, resources: Resources) -> Config:
 
 def check_members(config: Config) -> None:
     """Raises UsageError, BenchmarkError or DatabaseError before a run that names what is not there."""
-    from nl2sql.agents.context.few_shot import check_few_shot
-
     check_corpus(config.repair)
     check_few_shot(config.few_shot)
     files_known(config.knowledge)
@@ -74,9 +73,6 @@ def check_members(config: Config) -> None:
 
 def files_known(settings: KnowledgeConfig) -> dict[str, str]:
     """The files of knowledge that are named -> the hash of what is read in each. Raises UsageError."""
-    from nl2sql.agents.context.knowledge import read_knowledge
-    from nl2sql.benchmarks.verified import read_verified
-
     fingerprints = {"knowledge": read_knowledge(settings.file).fingerprint} if settings.file else {}
     return fingerprints | (
         {"verified_queries": read_verified(settings.verified).fingerprint} if settings.verified else {}
@@ -97,8 +93,6 @@ def part_fingerprints(
         **files_known(config.knowledge),
     }
     if config.few_shot.k:
-        from nl2sql.agents.context.few_shot import pool_of
-
         seen["few_shot_pool"] = pool_of(config.few_shot).fingerprint
     if named := config.vizql.source:
         from nl2sql.vizql.source import read_source

@@ -56,6 +56,17 @@ class Table:
     foreign_keys: tuple[ForeignKey, ...] = ()
     is_view: bool = False
 
+    def column(self, name: str) -> Column | None:
+        """The column called so in any case, as for ``Schema.table``."""
+        wanted = name.lower()
+        return next((c for c in self.columns if c.name.lower() == wanted), None)
+
+    @property
+    def key(self) -> str:
+        """The column that tells rows apart by itself; "" where the primary key is not one column."""
+        keys = [column.name for column in self.columns if column.primary_key]
+        return keys[0] if len(keys) == 1 else ""
+
 
 @dataclass(frozen=True)
 class Schema:

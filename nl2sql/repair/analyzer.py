@@ -17,20 +17,21 @@ from concurrent.futures import TimeoutError as NotInTime
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nl2sql.databases.schema import quote_name
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+from sqlglot.expressions import Expr
+
+from nl2sql.databases.schema import Schema, Table, quote_name
 from nl2sql.errors import Nl2SqlError
+from nl2sql.interfaces import Database
 from nl2sql.repair import registry
 from nl2sql.repair.deterministic import autofix, mistaken_name
 from nl2sql.repair.readings import UNIT
 from nl2sql.repair.registry import ExplainAnalyzeResponse, RepairGuidance, SimilarFix
-from nl2sql.repair.schema_names import has_column, key_condition, similar_columns, similar_names, with_derived
-from nl2sql.sql.parse import past_limits
+from nl2sql.repair.schema_names import key_condition, similar_columns, similar_names, with_derived
+from nl2sql.sql.parse import parse_bounded, past_limits
 
 if TYPE_CHECKING:
-    from sqlglot.expressions import Expr
-
-    from nl2sql.databases.schema import Schema, Table
-    from nl2sql.interfaces import Database
     from nl2sql.repair.corpus import Corpus
 
 
@@ -141,10 +142,6 @@ def schema_advice(sql: str, schema: Schema, dialect: str) -> list[str]:
     with the closest real ones; and for tables that are joined by other columns than their foreign key, that key. Empty
     where the statement cannot be parsed or nothing is odd.
     """
-    from sqlglot.errors import SqlglotError
-
-    from nl2sql.sql.parse import parse_bounded
-
     try:
         tree = parse_bounded(sql, dialect)
     except SqlglotError:
@@ -156,8 +153,6 @@ def schema_advice(sql: str, schema: Schema, dialect: str) -> list[str]:
 
 def _defined(tree: Expr) -> set[str]:
     """Names that the statement itself gives: WITH parts, aliases."""
-    from sqlglot import exp
-
     named = [*tree.find_all(exp.CTE), *tree.find_all(exp.Alias), *tree.find_all(exp.TableAlias)]
     columns = [column.name for alias in tree.find_all(exp.TableAlias) for column in alias.columns]
     return {node.alias_or_name.lower() for node in named} | {name.lower() for name in columns}
@@ -165,31 +160,27 @@ def _defined(tree: Expr) -> set[str]:
 
 def _misplaced(tree: Expr, schema: Schema, dialect: str) -> list[str]:
     """For a column of another table: how it is written where that table is in FROM, else how that table is joined."""
-    from sqlglot import exp
-
     sentences = []
     for column in tree.find_all(exp.Column):
         near = _in_reach(column, schema)
         name, beside = column.name, near.get(column.table)
         if not near or (column.table and beside is None) or (not column.table and name in _defined(tree)):
             continue
-        owners = [alias for alias, table in near.items() if has_column(table, name)]
-        if has_column(beside, name) if beside else owners:
+        owners = [alias for alias, table in near.items() if table.column(name)]
+        if beside.column(name) if beside else owners:
             continue
         if owners and beside is not None and column.find_ancestor(exp.Join) is not None:
             sentences.append(_no_such_join(beside, near[owners[0]], name, schema, dialect))
         elif owners:
             right = ".".join(quote_name(part, dialect) for part in (owners[0], name))
             sentences.append(f"Write {right}, not {column.sql(dialect)}.")
-        elif others := [table for table in schema.tables if has_column(table, name)]:
+        elif others := [table for table in schema.tables if table.column(name)]:
             sentences.append(_way_to(others, near, name, dialect))
     return list(dict.fromkeys(sentences))
 
 
 def _in_reach(column: Expr, schema: Schema) -> dict[str, Table]:
     """Alias -> table of the FROM clauses around a column."""
-    from sqlglot import exp
-
     reach: dict[str, Table] = {}
     select = column.find_ancestor(exp.Select)
     while select is not None:
@@ -226,8 +217,6 @@ def _way_to(others: list[Table], near: dict[str, Table], column: str, dialect: s
 
 
 def _tables(tree: Expr, schema: Schema, dialect: str) -> list[str]:
-    from sqlglot import exp
-
     known = {table.name.lower() for table in schema.tables} | _defined(tree)
     names = dict.fromkeys(table.name for table in tree.find_all(exp.Table) if table.name)
     sentences = []
@@ -238,8 +227,6 @@ def _tables(tree: Expr, schema: Schema, dialect: str) -> list[str]:
 
 
 def _columns(tree: Expr, schema: Schema, dialect: str) -> list[str]:
-    from sqlglot import exp
-
     known = {column.name.lower() for table in schema.tables for column in table.columns} | _defined(tree)
     columns = (c for c in tree.find_all(exp.Column) if isinstance(c.this, exp.Identifier))
     names = dict.fromkeys(c.name for c in columns if not (isinstance(c.parent, exp.Func) and UNIT.fullmatch(c.name)))
@@ -255,8 +242,6 @@ def _columns(tree: Expr, schema: Schema, dialect: str) -> list[str]:
 
 def _joins(tree: Expr, schema: Schema, dialect: str) -> list[str]:
     """For two joined tables that foreign keys link, the keys where the statement names the columns of none."""
-    from sqlglot import exp
-
     joined = {table.name.lower() for table in tree.find_all(exp.Table)}
     if not any(tree.find_all(exp.Join)):
         return []

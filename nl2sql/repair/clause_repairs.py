@@ -12,7 +12,10 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from sqlglot import exp
+
 from nl2sql.repair.readings import calls_of, is_name, is_text, tokens_of
+from nl2sql.sql.parse import parse_query
 from nl2sql.sql.text import written
 
 if TYPE_CHECKING:
@@ -37,8 +40,6 @@ def moved_conditions(sql: str, names: SchemaNames) -> Iterator[str]:
     tree = _select(sql, names.dialect)
     if tree is None:
         return
-    from sqlglot import exp
-
     aliases = {a.alias.lower() for a in tree.expressions if isinstance(a, exp.Alias) and a.this.find(exp.AggFunc)}
     where, having = _conjuncts(tree, "where"), _conjuncts(tree, "having")
     late = [c for c in where if _aggregates(c, aliases)]
@@ -55,8 +56,6 @@ def grouped_columns(sql: str, names: SchemaNames) -> Iterator[str]:
     tree = _select(sql, names.dialect)
     if tree is None:
         return
-    from sqlglot import exp
-
     shown = [e.this if isinstance(e, exp.Alias) else e for e in tree.expressions]
     group = tree.args.get("group")
     there = {e.sql() for e in group.expressions} if group is not None else set()
@@ -132,10 +131,6 @@ def _without_commas(sql: str, dialect: str) -> str:
 
 def _select(sql: str, dialect: str) -> Any:
     """The tree of a plain SELECT; None for anything else."""
-    from sqlglot import exp
-
-    from nl2sql.sql.parse import parse_query
-
     tree = parse_query(sql, dialect)
     return tree if isinstance(tree, exp.Select) else None
 
@@ -147,8 +142,6 @@ def _conjuncts(tree: Any, clause: str) -> list[Any]:
 
 def _aggregates(condition: Any, aliases: set[str]) -> bool:
     """Whether a condition holds an aggregate of this SELECT (not one of a subquery), or the alias of one."""
-    from sqlglot import exp
-
     for node in condition.walk(prune=lambda n: isinstance(n, exp.Query)):
         if isinstance(node, exp.AggFunc):
             return True
@@ -159,8 +152,6 @@ def _aggregates(condition: Any, aliases: set[str]) -> bool:
 
 def _is_of_groups(condition: Any, tree: Any, aliases: set[str]) -> bool:
     """Whether a condition with an aggregate has one value for each group: each plain column of it is grouped."""
-    from sqlglot import exp
-
     group = tree.args.get("group")
     shown = {str(at): e.unalias() for at, e in enumerate(tree.expressions, 1)}
     shown |= {e.alias.lower(): e.this for e in tree.expressions if isinstance(e, exp.Alias)}
@@ -183,8 +174,6 @@ def _is_of_groups(condition: Any, tree: Any, aliases: set[str]) -> bool:
 
 
 def _with(tree: Any, where: list[Any], having: list[Any]) -> Any:
-    from sqlglot import exp
-
     made = tree.copy()
     for clause, kind, conditions in (("where", exp.Where, where), ("having", exp.Having, having)):
         joined = exp.and_(*(condition.copy() for condition in conditions)) if conditions else None

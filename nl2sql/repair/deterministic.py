@@ -12,8 +12,12 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
+from sqlglot import exp
+
+from nl2sql.databases.schema import Schema, Table
+from nl2sql.databases.validation import validate_sql
+from nl2sql.interfaces import Database
 from nl2sql.repair.clause_repairs import grouped_columns, moved_conditions, ordered_clauses, punctuated
 from nl2sql.repair.readings import is_text, tokens_of, transpiled
 from nl2sql.repair.registry import packaged
@@ -21,19 +25,13 @@ from nl2sql.repair.schema_names import (
     SURE,
     SchemaNames,
     bare,
-    has_column,
     key_condition,
     similar_columns,
     similar_names,
     spelled_with_table,
 )
-from nl2sql.sql.parse import past_limits
+from nl2sql.sql.parse import parse_query, past_limits
 from nl2sql.sql.text import statement_words
-
-if TYPE_CHECKING:
-    from nl2sql.databases.schema import Schema, Table
-    from nl2sql.interfaces import Database
-
 
 CLAUSES = frozenset(("select", "from", "join", "on", "where", "group by", "having", "order by", "limit"))
 # Signs between two columns; between a column and itself they say nothing.
@@ -82,8 +80,6 @@ def mistaken_name(sql: str, database: Database, schema: Schema | None = None) ->
     """SQLite's own message for a name in double quotes that is no column; "" without one, and on other engines."""
     if database.dialect != "sqlite":
         return ""
-    from nl2sql.databases.validation import validate_sql
-
     kind, _, name = str(validate_sql(sql, schema or database.schema(), database)["reason"]).partition(":")
     return f"no such column: {name}" if kind == "unknown_column" else ""
 
@@ -140,7 +136,7 @@ def _other_table(sql: str, names: SchemaNames) -> Iterator[str]:
         return
     qualifier, name = bare(column.rpartition(".")[0]), bare(column)
     for alias, table in names.aliases.items():
-        if has_column(table, name) and alias != qualifier.lower():
+        if table.column(name) and alias != qualifier.lower():
             right = f"{names.written(alias)}.{names.written(name)}"
             yield _replaced(sql, f"{qualifier}.{name}", right, names.dialect)
 
@@ -197,7 +193,7 @@ def _disambiguated(sql: str, names: SchemaNames) -> Iterator[str]:
     """A column of several tables gets the first of them where the statement joins them on just this column, and the
     other of two where it is compared with the one."""
     name = bare(names.captured.get("column", ""))
-    owners = [alias for alias, table in names.aliases.items() if has_column(table, name)]
+    owners = [alias for alias, table in names.aliases.items() if table.column(name)]
     words = [word.lower() for word in names.words]
     for at in range(1, len(words) - 4):
         if words[at : at + 2] == [name.lower(), "="] and words[at - 1] != "." and words[at + 4] == name.lower():
@@ -297,10 +293,6 @@ MAX_CHARS = 600  # in a prompt; a longer part is left out
 def valid_part(sql: str, database: Database) -> str:
     """The longest beginning of ``FROM ... WHERE ... GROUP BY ...`` that compiles on its own; "" where not even FROM
     does, where the statement is sound as it is, or where it cannot be parsed."""
-    from sqlglot import exp
-
-    from nl2sql.sql.parse import parse_query
-
     tree = parse_query(sql, database.dialect)
     if not isinstance(tree, exp.Select) or tree.args.get("from_") is None or database.explain(sql).success:
         return ""

@@ -21,15 +21,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import sqlglot
 import yaml
+from sqlglot import exp, parse_one
+from sqlglot.errors import SqlglotError, UnsupportedError
+from sqlglot.expressions import Expr
+from sqlglot.tokens import Token, TokenType
 
 from nl2sql.sql.parse import SLIPS, parse_bounded, parse_query
-from nl2sql.sql.text import statement_words, written
+from nl2sql.sql.text import statement_words, tokens, written
 
 if TYPE_CHECKING:
-    from sqlglot.expressions import Expr
-    from sqlglot.tokens import Token
-
     from nl2sql.repair.schema_names import SchemaNames
 
 # ----------------------------------------------------------- the calls of a function in a statement
@@ -68,22 +70,16 @@ def calls_of(sql: str, function: str, dialect: str) -> Iterator[Call]:
 
 def tokens_of(sql: str, dialect: str) -> list[Token]:
     """The tokens of a statement; none where it does not lex."""
-    from nl2sql.sql.text import tokens
-
     return tokens(sql, dialect) or []
 
 
 def is_text(token: Token) -> bool:
     """Whether a token is a text in quotes."""
-    from sqlglot.tokens import TokenType
-
     return bool(token.token_type is TokenType.STRING)
 
 
 def is_name(token: Token) -> bool:
     """Whether a token is a name in quotes, or one that is no keyword."""
-    from sqlglot.tokens import TokenType
-
     return token.token_type in (TokenType.IDENTIFIER, TokenType.VAR)
 
 
@@ -126,9 +122,6 @@ def rewritten(tree: Expr, dialect: str) -> Expr:
 
 
 def _replacement(node: Expr, dialect: str) -> Expr | None:
-    from sqlglot import exp, parse_one
-    from sqlglot.errors import UnsupportedError
-
     if (shifted := _shifted(node, dialect)) is not None:
         return parse_one(shifted, read=dialect)
     if not isinstance(node, exp.Func):
@@ -178,8 +171,6 @@ def holds_together(text: str, dialect: str) -> bool:
 
 def _names_unit(arguments: Sequence[Expr]) -> bool:
     """DATEDIFF('month', a, b), which some dialects are read to have without its third argument."""
-    from sqlglot import exp
-
     return any(
         isinstance(a, exp.Literal) and a.name.upper().rstrip("S") in {*UNITS, "WEEK", "QUARTER"} for a in arguments
     )
@@ -187,8 +178,6 @@ def _names_unit(arguments: Sequence[Expr]) -> bool:
 
 def _shifted(node: Expr, dialect: str) -> str | None:
     """A date plus or minus an interval, as SQLite writes it; None for anything else."""
-    from sqlglot import exp
-
     if dialect != "sqlite" or not isinstance(node, (exp.Add, exp.Sub, exp.DateAdd, exp.DateSub)):
         return None
     interval = node.expression
@@ -279,10 +268,6 @@ def _translated(function: str, arguments: Sequence[str], reader: str, names: Sch
 @functools.lru_cache(256)
 def _call_in(dialect: str, function: str, arguments: str, reader: str) -> str | None:
     """``function(arguments)`` as ``reader`` reads and ``dialect`` writes it; None where it is not written otherwise."""
-    import sqlglot
-    from sqlglot import exp
-    from sqlglot.errors import SqlglotError
-
     try:
         tree = rewritten(parse_bounded(f"SELECT {function}({arguments})", reader), dialect)
         if not isinstance(tree, exp.Select) or len(tree.expressions) != 1:
@@ -300,8 +285,6 @@ def _calls(sql: str, function: str, dialect: str) -> bool:
 
 def _is_kept_aside(argument: str, names: SchemaNames) -> bool:
     """Whether an argument is an expression that is no text, number, interval, or unit such as MONTH."""
-    from sqlglot import exp
-
     if UNIT.fullmatch(argument):
         return any(column.name.lower() == argument.lower() for table in names.used for column in table.columns)
     tree = parse_query(f"SELECT {argument}", names.dialect)
@@ -316,8 +299,6 @@ def _is_kept_aside(argument: str, names: SchemaNames) -> bool:
 
 
 def _own_reading(sql: str, names: SchemaNames) -> Iterator[str]:
-    from sqlglot.errors import SqlglotError
-
     try:
         yield written(rewritten(parse_bounded(sql, names.dialect), names.dialect), names.dialect, strict=True)
     except (SqlglotError, *SLIPS):
@@ -327,9 +308,6 @@ def _own_reading(sql: str, names: SchemaNames) -> Iterator[str]:
 def _foreign_readings(sql: str, names: SchemaNames) -> Iterator[str]:
     """The statement read as another dialect. Dialects to which || is OR, or a name in double quotes a text, do not
     read a statement that has such."""
-    import sqlglot
-    from sqlglot.errors import SqlglotError
-
     joins_texts = "||" in names.words
     known: set[str] | None = None
     for dialect in FOREIGN:
@@ -356,9 +334,6 @@ def _quotes_a_name(sql: str, names: SchemaNames) -> bool:
 def _known_pieces(sql: str, names: SchemaNames) -> set[str]:
     """The expressions of a statement that the engine's own dialect reads and needs not write otherwise. The statement
     itself need not be readable: what stands between its commas and keywords is looked at, and what is in brackets."""
-    from sqlglot import exp
-    from sqlglot.errors import SqlglotError
-
     function = names.captured.get("function", "").lower()
     known = set()
     for piece in itertools.islice(_pieces(sql, names.dialect), MAX_PIECES):
@@ -399,9 +374,6 @@ def _pieces(sql: str, dialect: str) -> Iterator[str]:
 
 def _pieces_of(sql: str, dialect: str) -> set[str]:
     """The text of every node of a statement that is more than a name or a value; none where it cannot be read."""
-    from sqlglot import exp
-    from sqlglot.errors import SqlglotError
-
     texts = set()
     try:
         for node in parse_bounded(sql, dialect).walk():

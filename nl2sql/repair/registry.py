@@ -18,20 +18,17 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
+from nl2sql.databases.schema import Schema
 from nl2sql.errors import UsageError
 from nl2sql.interfaces import content_key
 from nl2sql.machine import from_yaml
 from nl2sql.repair.schema_names import FACTS, SchemaNames
-
-if TYPE_CHECKING:
-    from nl2sql.databases.schema import Schema
-
 
 # -------------------------------------------------------------------------- the answer of a dry run
 

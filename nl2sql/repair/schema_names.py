@@ -14,13 +14,14 @@ import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+from sqlglot.expressions import Expr
 
 from nl2sql.databases.schema import Column, ForeignKey, Schema, Table, quote_name
+from nl2sql.sql.parse import parse_bounded
 from nl2sql.sql.text import statement_words, words
-
-if TYPE_CHECKING:
-    from sqlglot.expressions import Expr
 
 MAX_SUGGESTIONS = 3
 MAX_TABLES, MAX_COLUMNS, MAX_KEYS = 20, 30, 8  # named in one text, which goes into a prompt
@@ -93,12 +94,11 @@ class SchemaNames:
 
     def owners(self) -> str:
         """The captured column with each table (alias) of the statement that has it."""
-        column = bare(self.captured.get("column", "")).lower()
+        column = bare(self.captured.get("column", ""))
         columns = [
             f"{self.written(alias)}.{self.written(own.name)}"
             for alias, table in self.aliases.items()
-            for own in table.columns
-            if own.name.lower() == column
+            if (own := table.column(column)) is not None
         ]
         return " or ".join(columns[:4])
 
@@ -151,10 +151,6 @@ def key_condition(key: ForeignKey, child: str, parent: str, dialect: str) -> str
     )
 
 
-def has_column(table: Table, column: str) -> bool:
-    return any(own.name.lower() == column.lower() for own in table.columns)
-
-
 def from_items(said: Sequence[str]) -> Iterator[tuple[str, str]]:
     """(name, alias) of each table behind FROM, JOIN or a comma of a FROM clause; ("", alias) of a subquery there.
 
@@ -198,11 +194,6 @@ def _alias_behind(said: Sequence[str], at: int) -> str:
 def with_derived(schema: Schema, sql: str, dialect: str) -> Schema:
     """The schema as the statement sees it: with its WITH parts and the subqueries of its FROM clauses as tables, which
     hide tables of the same name. The schema itself where the statement cannot be parsed."""
-    from sqlglot import exp
-    from sqlglot.errors import SqlglotError
-
-    from nl2sql.sql.parse import parse_bounded
-
     if "select" not in sql[1:].lower():  # one SELECT alone derives nothing
         return schema
     try:
@@ -218,8 +209,6 @@ def with_derived(schema: Schema, sql: str, dialect: str) -> Schema:
 
 def _columns_of(derived: Expr, schema: Schema) -> list[str]:
     """The columns that a WITH part or subquery gives: those it lists, and for a star those of its tables."""
-    from sqlglot import exp
-
     if listed := derived.args["alias"].columns:
         return [column.name for column in listed]
     names = [name for name in derived.this.named_selects if name and name != "*"]

@@ -25,7 +25,7 @@ from nl2sql.databases.sqlite.disk import OwnFile
 from nl2sql.errors import DatabaseError, UsageError, one_line
 from nl2sql.machine import install_command
 from nl2sql.sql.same import tree_key
-from nl2sql.sql.text import statement_words
+from nl2sql.sql.text import KEYWORDS, statement_words
 
 if TYPE_CHECKING:  # numpy is no required package: whoever embeds nothing does not need it
     import numpy as np
@@ -69,8 +69,6 @@ def error_signature(error: str, failed_sql: str = "", dialect: str = "sqlite") -
 
 def _names(sql: str, dialect: str) -> tuple[set[str], set[str]]:
     """(names that are no keywords, names of functions) of a statement, lower case."""
-    from nl2sql.sql.text import KEYWORDS
-
     words = [word.lower() for word in statement_words(sql, dialect)]
     functions = {word for word, behind in zip(words, [*words[1:], ""], strict=False) if behind == "("}
     return {word for word in words if word[:1].isalpha() or word[:1] == "_"} - KEYWORDS - functions, functions

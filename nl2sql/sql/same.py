@@ -27,14 +27,15 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from sqlglot import expressions as exp
+from sqlglot.errors import SqlglotError
+from sqlglot.expressions import Expr
+from sqlglot.tokens import Token, TokenType
 
 from nl2sql.sql.parse import SLIPS, parse_bounded, past_limits, remember_short
-from nl2sql.sql.text import keep_types, statement_words
-
-if TYPE_CHECKING:
-    from sqlglot.expressions import Expr
-    from sqlglot.tokens import Token, TokenType
+from nl2sql.sql.text import keep_types, statement_words, tokens
 
 FOLDS_CASE = ("sqlite", "duckdb", "postgres")  # of names that are not quoted
 TOKEN = re.compile(  # what every writing of a query shares; DESC only where it can be nothing but a direction
@@ -61,7 +62,6 @@ NO_ALIAS_AFTER = frozenset(
 
 def same_tokens(left: Sequence[Token], right: Sequence[Token]) -> bool:
     """Whether two token streams say the same; whitespace, comments and the case outside strings aside."""
-    from sqlglot.tokens import TokenType
 
     def said(stream: Sequence[Token]) -> list[tuple[TokenType, str]]:
         return [(t.token_type, t.text if t.token_type == TokenType.STRING else t.text.lower()) for t in stream]
@@ -71,8 +71,6 @@ def same_tokens(left: Sequence[Token], right: Sequence[Token]) -> bool:
 
 def same_sql(left: str, right: str) -> bool:
     """Whether two statements have the same tokens, a last semicolon aside; text that does not lex is itself only."""
-    from nl2sql.sql.text import tokens
-
     if past_limits(left) or past_limits(right):
         return left == right
     left, right = left.strip().rstrip("; \n"), right.strip().rstrip("; \n")
@@ -104,8 +102,6 @@ def query_key(sql: str, dialect: str = "sqlite") -> str:
     """
 
     def fold_plain_names(tree: Expr) -> None:
-        from sqlglot import exp
-
         for name in tree.find_all(exp.Identifier):
             if dialect in FOLDS_CASE and not name.args.get("quoted"):
                 name.set("this", name.name.lower())
@@ -127,8 +123,6 @@ def tree_key(sql: str, dialect: str = "sqlite") -> str:
 
 def _as_tree(sql: str, dialect: str, change: Callable[[Expr], object], **options: Any) -> str | None:
     """A statement's parsed tree, changed and written again without comments; None for what cannot be parsed."""
-    from sqlglot.errors import SqlglotError
-
     try:
         tree = parse_bounded(sql, dialect)
         change(tree)
@@ -140,8 +134,6 @@ def _as_tree(sql: str, dialect: str, change: Callable[[Expr], object], **options
 
 def _unquote_names(tree: Expr) -> None:
     """Write all identifiers in lower case and without quotes."""
-    from sqlglot import exp
-
     for name in tree.find_all(exp.Identifier):
         name.set("this", name.name.lower())
         name.set("quoted", False)
@@ -176,8 +168,6 @@ def _drop_habits(tree: Expr) -> None:
 
 def read_double_quoted_values(tree: Expr) -> None:
     """``x = "France"``: SQLite takes a double-quoted name that is no column for a string."""
-    from sqlglot import expressions as exp
-
     for node in list(tree.find_all(exp.Binary, exp.In, exp.Between)):
         if isinstance(node, (exp.Dot, exp.Connector)):
             continue
@@ -197,8 +187,6 @@ def _name_tables_plainly(tree: Expr) -> None:
 
     An alias is looked up in the SELECT that uses it, then in those around it: parts of a UNION may use the same one.
     """
-    from sqlglot import expressions as exp
-
     tables = list(tree.find_all(exp.Table, bfs=False))
     uses = Counter(table.name.lower() for table in tables)
     seen: Counter[str] = Counter()
@@ -223,8 +211,6 @@ def _name_tables_plainly(tree: Expr) -> None:
 
 
 def _plain_name(column: Expr, names: Mapping[tuple[int, str], str]) -> str:
-    from sqlglot import expressions as exp
-
     select, alias = column.find_ancestor(exp.Select), column.args["table"].name
     while select is not None:
         if name := names.get((id(select), alias.lower())):
@@ -235,8 +221,6 @@ def _plain_name(column: Expr, names: Mapping[tuple[int, str], str]) -> str:
 
 def _drop_column_aliases(tree: Expr) -> None:
     """Drop aliases of result columns that nothing refers to; number the others."""
-    from sqlglot import expressions as exp
-
     referred = {column.name.lower() for column in tree.find_all(exp.Column) if not column.table}
     names: dict[str, str] = {}
     for alias in list(tree.find_all(exp.Alias)):
@@ -253,8 +237,6 @@ def _drop_column_aliases(tree: Expr) -> None:
 
 def _leave_defaults_out(tree: Expr) -> None:
     """No INNER; ASC as the default it is."""
-    from sqlglot import expressions as exp
-
     for node in tree.find_all(exp.Join, exp.Ordered):
         if isinstance(node, exp.Join):
             if node.args.get("kind") == "INNER":

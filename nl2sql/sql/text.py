@@ -175,10 +175,6 @@ def statement_words(sql: str, dialect: str) -> list[str]:
     """
     if past_limits(sql):
         return [sql]
-    import sqlglot
-    from sqlglot.errors import SqlglotError
-    from sqlglot.tokens import TokenType
-
     try:
         return [t.text for t in sqlglot.tokenize(sql, dialect=dialect) if t.token_type is not TokenType.STRING]
     except (SqlglotError, ValueError):

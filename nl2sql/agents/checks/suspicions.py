@@ -27,7 +27,7 @@ from sqlglot.optimizer.scope import Scope, traverse_scope
 from nl2sql.agents.context.grounding import Match, ground
 from nl2sql.agents.context.linking import question_stems, stem
 from nl2sql.config import SuspicionsConfig
-from nl2sql.databases.schema import Schema, Table, quote_text
+from nl2sql.databases.schema import Schema, quote_text
 from nl2sql.databases.sqlite.files import sqlite_file
 from nl2sql.errors import Nl2SqlError
 from nl2sql.interfaces import Database, RunResult
@@ -111,12 +111,13 @@ class Evidence:
         source = scope.sources.get(node.table)
         if not isinstance(source, exp.Table) or (table := self.schema.table(source.name)) is None:
             return None
-        name = next((c.name for c in table.columns if c.name.lower() == node.name.lower()), None)
-        return Place(table.name, name, node.table) if name else None
+        column = table.column(node.name)
+        return Place(table.name, column.name, node.table) if column else None
 
     def type_of(self, place: Place) -> str:
         table = self.schema.table(place.table)
-        return next((c.type for c in table.columns if c.name == place.column), "") if table else ""
+        column = table.column(place.column) if table else None
+        return column.type if column else ""
 
     def read(self, query: exp.Select, most: int = 1) -> RunResult:
         """A bounded look into the database."""
@@ -175,16 +176,11 @@ def fan_out(evidence: Evidence) -> Iterator[str]:
             if isinstance(call.parent, exp.Window):
                 continue
             place = evidence.place(scope, call.this)
-            key = _row_key(evidence.schema.table(place.table)) if place else ""
-            if place is None or not key or not _repeats(evidence, select, place.alias, key):
+            table = evidence.schema.table(place.table) if place else None
+            if place is None or table is None or not table.key:
                 continue
-            yield f"the join repeats rows of {place.table}, so that {place.column} is added up more than once"
-
-
-def _row_key(table: Table | None) -> str:
-    """The column that tells a table's rows apart; "" where it is not one column."""
-    keys = [column.name for column in table.columns if column.primary_key] if table else []
-    return keys[0] if len(keys) == 1 else ""
+            if _repeats(evidence, select, place.alias, table.key):
+                yield f"the join repeats rows of {place.table}, so that {place.column} is added up more than once"
 
 
 def _repeats(evidence: Evidence, select: exp.Select, alias: str, key: str) -> bool:

@@ -116,9 +116,8 @@ def joinable_tables(schema: Schema) -> list[set[int]]:
     near: list[set[int]] = [set() for _ in schema.tables]
     keys: dict[str, set[int]] = {}
     for i, table in enumerate(schema.tables):
-        primary = [c.name.lower() for c in table.columns if c.primary_key]
-        if len(primary) == 1 and primary[0] not in ("id", "name", "code"):
-            keys.setdefault(primary[0], set()).add(i)
+        if (key := table.key.lower()) not in ("", "id", "name", "code"):
+            keys.setdefault(key, set()).add(i)
     for i, table in enumerate(schema.tables):
         linked = {position[k.ref_table.lower()] for k in table.foreign_keys if k.ref_table.lower() in position}
         for column in table.columns:

@@ -256,14 +256,13 @@ def key_links(schema: Schema) -> dict[tuple[int, int], list[str]]:
 
 def _same_names(left: Table, right: Table, *, keys: bool = False) -> list[tuple[str, str]]:
     """The columns that both tables have; keys: only those that are in a primary key of one of them."""
-    there = {column.name.lower(): column for column in right.columns}
-    both = [(a, there[a.name.lower()]) for a in left.columns if a.name.lower() in there]
+    both = [(a, b) for a in left.columns if (b := right.column(a.name)) is not None]
     return [(a.name, b.name) for a, b in both if not keys or a.primary_key or b.primary_key]
 
 
 def _column(table: Table, name: str) -> str:
-    spelled = next((c.name for c in table.columns if c.name.lower() == name.lower()), name)
-    return f"{quote_name(table.name)}.{quote_name(spelled)}"
+    column = table.column(name)
+    return f"{quote_name(table.name)}.{quote_name(column.name if column else name)}"
 
 
 # --------------------------------------------------------------------------------------------------------- names

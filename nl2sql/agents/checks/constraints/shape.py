@@ -16,6 +16,7 @@ from functools import cached_property
 from sqlglot import exp
 
 from nl2sql.databases.schema import Column, Schema, Table
+from nl2sql.sql.canonical import branches
 from nl2sql.sql.parse import remember_short
 from nl2sql.sql.text import is_plural, letter_words, parse, singular
 
@@ -122,19 +123,6 @@ def _query(sql: str) -> exp.Query | None:
     return tree if isinstance(tree, exp.Query) else None
 
 
-def outer_selects(tree: exp.Expr) -> Iterator[exp.Select]:
-    """The outermost SELECTs: through parentheses and set operations, never into subqueries."""
-    stack = [tree]
-    while stack:
-        node = stack.pop()
-        if isinstance(node, exp.Select):
-            yield node
-        elif isinstance(node, exp.SetOperation):
-            stack += [node.expression, node.this]
-        elif isinstance(node, exp.Subquery):
-            stack.append(node.this)
-
-
 def _sources(leg: exp.Select) -> Iterator[exp.Select]:
     """The SELECTs of derived tables and common table expressions inside a leg, or beside it."""
     for select in leg.root().find_all(exp.Select):
@@ -168,7 +156,7 @@ def bare_columns(projection: exp.Expr) -> Iterator[exp.Column]:
 
 
 def _shape(tree: exp.Expr, schema: Schema | None) -> QueryShape:
-    legs = tuple(outer_selects(tree))
+    legs = tuple(branches(tree))
     aliases: dict[str, str] = {}
     tables: list[str] = []
     ctes = {cte.alias.lower() for cte in tree.find_all(exp.CTE)}
@@ -258,17 +246,11 @@ def _resolver(
         candidates = [aliases.get(qualifier, qualifier)] if qualifier else tables
         for table_name in candidates:
             table = tables_by_name.get(table_name)
-            column = next((c for c in table.columns if c.name.lower() == name.lower()), None) if table else None
+            column = table.column(name) if table else None
             if table and column:
-                keys = [c for c in table.columns if c.primary_key]
-                return ColumnUse(
-                    name,
-                    table_name,
-                    qualifier,
-                    column,
-                    unique=column.primary_key and len(keys) == 1,
-                    foreign=any(column.name.lower() in map(str.lower, fk.columns) for fk in table.foreign_keys),
-                )
+                foreign = any(column.name.lower() in map(str.lower, fk.columns) for fk in table.foreign_keys)
+                unique = column.name == table.key
+                return ColumnUse(name, table_name, qualifier, column, unique=unique, foreign=foreign)
         return ColumnUse(name, candidates[0] if candidates else "", qualifier, derived=bool(tables_by_name))
 
     return resolve
