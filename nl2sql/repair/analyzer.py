@@ -28,7 +28,7 @@ from nl2sql.repair import registry
 from nl2sql.repair.deterministic import autofix, mistaken_name
 from nl2sql.repair.readings import UNIT
 from nl2sql.repair.registry import ExplainAnalyzeResponse, RepairGuidance, SimilarFix
-from nl2sql.repair.schema_names import key_condition, similar_columns, similar_names, with_derived
+from nl2sql.repair.schema_names import key_condition, links, similar_columns, similar_names, with_derived
 from nl2sql.sql.parse import parse_bounded, past_limits
 
 if TYPE_CHECKING:
@@ -203,14 +203,9 @@ def _way_to(others: list[Table], near: dict[str, Table], column: str, dialect: s
     """``HS is a column of Player: JOIN Player ON Player.pID = Tryout.pID, or select from Player alone.``"""
     for other in others:
         for alias, table in near.items():
-            for child, parent in ((other, table), (table, other)):
-                for key in child.foreign_keys:
-                    if key.ref_table.lower() != parent.name.lower():
-                        continue
-                    names = {id(other): other.name, id(table): alias}
-                    on = key_condition(key, names[id(child)], names[id(parent)], dialect)
-                    there = quote_name(other.name, dialect)
-                    return f"{column} is a column of {there}: JOIN {there} ON {on}, or select from {there} alone."
+            if on := next(links(other, table, alias, dialect), ""):
+                there = quote_name(other.name, dialect)
+                return f"{column} is a column of {there}: JOIN {there} ON {on}, or select from {there} alone."
     return (
         f"{column} is a column of {' and of '.join(quote_name(o.name, dialect) for o in others[:2])}: use that table."
     )

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from sqlglot import exp
 
-from nl2sql.databases.schema import Schema, Table
+from nl2sql.databases.schema import Schema
 from nl2sql.databases.validation import validate_sql
 from nl2sql.interfaces import Database
 from nl2sql.repair.clause_repairs import grouped_columns, moved_conditions, ordered_clauses, punctuated
@@ -25,7 +25,7 @@ from nl2sql.repair.schema_names import (
     SURE,
     SchemaNames,
     bare,
-    key_condition,
+    links,
     similar_columns,
     similar_names,
     spelled_with_table,
@@ -154,7 +154,7 @@ def _joined(sql: str, names: SchemaNames) -> Iterator[str]:
         if table in names.used or not own:
             continue
         for alias, near in names.aliases.items():
-            for condition in _links(table, near, alias, names.dialect):
+            for condition in links(table, near, alias, names.dialect):
                 joined = _with_join(sql, f" JOIN {names.written(table.name)} ON {condition}", names.dialect)
                 if joined is None:
                     continue
@@ -228,16 +228,6 @@ REPAIRS: dict[str, Sequence[Callable[[str, SchemaNames], Iterator[str]]]] = {
 
 
 # -------------------------------------------------------------------------------------------------- editing by tokens
-
-
-def _links(table: Table, near: Table, alias: str, dialect: str) -> Iterator[str]:
-    """Join conditions between ``table`` and ``near`` (known as ``alias``) by foreign keys in either direction."""
-    for key in table.foreign_keys:
-        if key.ref_table.lower() == near.name.lower():
-            yield key_condition(key, table.name, alias, dialect)
-    for key in near.foreign_keys:
-        if key.ref_table.lower() == table.name.lower():
-            yield key_condition(key, alias, table.name, dialect)
 
 
 def _replaced(sql: str, wrong: str, right: str, dialect: str) -> str:

@@ -151,6 +151,16 @@ def key_condition(key: ForeignKey, child: str, parent: str, dialect: str) -> str
     )
 
 
+def links(table: Table, near: Table, alias: str, dialect: str) -> Iterator[str]:
+    """Join conditions between ``table`` and ``near`` (known as ``alias``) by foreign keys in either direction."""
+    for key in table.foreign_keys:
+        if key.ref_table.lower() == near.name.lower():
+            yield key_condition(key, table.name, alias, dialect)
+    for key in near.foreign_keys:
+        if key.ref_table.lower() == table.name.lower():
+            yield key_condition(key, alias, table.name, dialect)
+
+
 def from_items(said: Sequence[str]) -> Iterator[tuple[str, str]]:
     """(name, alias) of each table behind FROM, JOIN or a comma of a FROM clause; ("", alias) of a subquery there.
 
