@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
+from nl2sql.sql.same import read_double_quoted_values
+
 if TYPE_CHECKING:
     from nl2sql.databases.schema import Schema
 
@@ -31,8 +33,6 @@ class Canonical:
     to it (empty until it is set)."""
 
     def __init__(self, tree: exp.Query, schema: Schema | None) -> None:
-        from nl2sql.sql.same import read_double_quoted_values
-
         read_double_quoted_values(tree)
         self.tree = tree
         tables = schema.tables if schema else ()

@@ -19,14 +19,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
+from sqlglot import exp
+from sqlglot.expressions import Expr
+
+from nl2sql.sql.canonical import is_aggregate
 from nl2sql.sql.parse import parse_query, remember_short
-
-if TYPE_CHECKING:
-    from sqlglot import expressions as exp
-    from sqlglot.expressions import Expr
-
 
 # ----------------------------------------------------------------------------------------- features
 
@@ -46,8 +45,6 @@ FEATURES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 @remember_short(8192)
 def _features(sql: str, dialect: str) -> tuple[tuple[str, str], ...]:
-    from sqlglot import expressions as exp
-
     tree = parse_query(sql, dialect)
     if tree is None:
         return tuple((name, UNKNOWN) for name in FEATURES)
@@ -70,8 +67,6 @@ def features(sql: str, dialect: str = "sqlite") -> dict[str, str]:
 
 def _depth(root: Expr) -> int:
     """The depth of queries that lie inside one another. The branches of a set operation stand beside each other."""
-    from sqlglot import expressions as exp
-
     deepest, stack = 0, [(root, -1)]
     while stack:
         node, depth = stack.pop()
@@ -85,8 +80,6 @@ def _depth(root: Expr) -> int:
 
 def _query_above(node: Expr) -> Expr | None:
     """The parent, seen through brackets: ``(SELECT ...) UNION ...`` is a branch, not a subquery."""
-    from sqlglot import expressions as exp
-
     above = node.parent
     while isinstance(above, exp.Subquery):
         above = above.parent
@@ -94,17 +87,11 @@ def _query_above(node: Expr) -> Expr | None:
 
 
 def _set_operation(tree: Expr) -> str:
-    from sqlglot import expressions as exp
-
     kinds = {type(node).__name__.lower() for node in tree.find_all(exp.SetOperation)}
     return "none" if not kinds else kinds.pop() if len(kinds) == 1 else "several"
 
 
 def _grouping(tree: Expr) -> str:
-    from sqlglot import expressions as exp
-
-    from nl2sql.sql.canonical import is_aggregate
-
     if tree.find(exp.Having):
         return "having"
     if tree.find(exp.Group):
@@ -114,8 +101,6 @@ def _grouping(tree: Expr) -> str:
 
 
 def _ordering(tree: Expr) -> str:
-    from sqlglot import expressions as exp
-
     while isinstance(tree, exp.Subquery) and not (tree.args.get("order") or tree.args.get("limit")):
         tree = tree.this
     parts = [name for name in ("order", "limit") if tree.args.get(name)]
@@ -143,8 +128,6 @@ def hardness(sql: str, dialect: str = "sqlite") -> Hardness | None:
 
 def component_counts(tree: exp.Query) -> tuple[int, int, int]:
     """(component1, component2, others) of a parsed query: the three counts behind the level."""
-    from sqlglot import expressions as exp
-
     set_operations, nested_ctes = 0, len(tree.ctes)
     node: Expr = tree
     while not isinstance(node, exp.Select):
@@ -196,8 +179,6 @@ def _level(component1: int, component2: int, others: int) -> Hardness:
 
 def _conditions(root: Expr | None) -> tuple[list[Expr], int]:
     """The single conditions under a tree of AND, OR and brackets, and how many ORs join them."""
-    from sqlglot import expressions as exp
-
     if root is None:
         return [], 0
     nodes = list(root.walk(prune=lambda node: not isinstance(node, (exp.Paren, exp.And, exp.Or))))
@@ -207,15 +188,11 @@ def _conditions(root: Expr | None) -> tuple[list[Expr], int]:
 
 def _is_negated(condition: Expr) -> bool:
     """NOT before a condition, or within it (NOT LIKE)."""
-    from sqlglot import expressions as exp
-
     inner = condition.this if isinstance(condition, exp.Escape) else condition
     return isinstance(inner, exp.Not) or bool(inner.args.get("negate"))
 
 
 def _bare(condition: Expr) -> Expr:
-    from sqlglot import expressions as exp
-
     while isinstance(condition, (exp.Not, exp.Paren)):
         condition = condition.this
     return condition.this if isinstance(condition, exp.Escape) else condition
@@ -223,7 +200,6 @@ def _bare(condition: Expr) -> Expr:
 
 def _subqueries(root: Expr) -> int:
     """Queries inside an expression, not counting those inside another one."""
-    from sqlglot import expressions as exp
 
     def is_query(node: Expr) -> bool:
         return isinstance(node, exp.Query) and not isinstance(node, exp.Subquery)
@@ -233,8 +209,6 @@ def _subqueries(root: Expr) -> int:
 
 def _has_aggregate(root: Expr) -> bool:
     """Whether an aggregate is used in the expression itself (not in a query inside it)."""
-    from sqlglot import expressions as exp
-
     inside = root.walk(prune=lambda node: isinstance(node, exp.Query))
     return any(isinstance(node, exp.AggFunc) for node in inside)
 
@@ -268,8 +242,6 @@ def order_free(sql: str, dialect: str = "sqlite") -> bool:
     plain = len(sql) <= PLAIN_CHARS and (head or sql.lstrip()[:6].lower() == "select")
     if plain and not SUSPECT.search(sql, head.end() if head else 0):
         return True  # as the tree would say, at a hundredth of the cost
-    from sqlglot import expressions as exp
-
     tree: Any = parse_query(sql, dialect)
     if tree is None:
         return False
@@ -296,10 +268,6 @@ def order_free(sql: str, dialect: str = "sqlite") -> bool:
 
 def _grouped_soundly(select: Any) -> bool:
     """Whether a query that groups shows and tests only its keys and aggregates."""
-    from sqlglot import expressions as exp
-
-    from nl2sql.sql.canonical import is_aggregate
-
     group, having = select.args.get("group"), select.args.get("having")
     parts = [*select.selects, *([having] if having else [])]
     aggregates = (each for part in parts for each in part.find_all(exp.AggFunc) if is_aggregate(each))
@@ -319,14 +287,10 @@ def _grouped_soundly(select: Any) -> bool:
 
 
 def _is_scalar(query: Expr) -> bool:
-    from sqlglot import expressions as exp
-
     return not isinstance(query.parent, (exp.From, exp.Join, exp.In, exp.Exists, exp.SetOperation, exp.Subquery))
 
 
 def _single_row(query: Any) -> bool:
-    from sqlglot import expressions as exp
-
     select = query.this
     return (
         isinstance(select, exp.Select)
