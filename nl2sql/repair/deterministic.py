@@ -121,9 +121,7 @@ def _known_table(sql: str, names: SchemaNames) -> Iterator[str]:
 
 def _known_alias(sql: str, names: SchemaNames) -> Iterator[str]:
     """A table's name before a dot becomes the alias that it has here."""
-    column = names.captured.get("column", "")
-    qualifier = names.captured.get("table") or (column.split(".")[-2] if "." in column else "")
-    qualifier = bare(qualifier)
+    qualifier = bare(names.captured.get("table", "")) or names.qualifier
     for alias, table in names.aliases.items():
         if table.name.lower() == qualifier.lower() and alias != qualifier.lower():
             yield _qualified(sql, qualifier, names.written(alias), names.dialect)
@@ -131,20 +129,15 @@ def _known_alias(sql: str, names: SchemaNames) -> Iterator[str]:
 
 def _other_table(sql: str, names: SchemaNames) -> Iterator[str]:
     """A column before which the wrong table stands: the table of the FROM clause that has it."""
-    column = names.captured.get("column", "")
-    if "." not in column:
-        return
-    qualifier, name = bare(column.rpartition(".")[0]), bare(column)
-    for alias, table in names.aliases.items():
-        if table.column(name) and alias != qualifier.lower():
-            right = f"{names.written(alias)}.{names.written(name)}"
-            yield _replaced(sql, f"{qualifier}.{name}", right, names.dialect)
+    for alias, table in names.aliases.items() if names.qualifier else ():
+        if table.column(names.column) and alias != names.qualifier.lower():
+            right = f"{names.written(alias)}.{names.written(names.column)}"
+            yield _replaced(sql, names.wrong, right, names.dialect)
 
 
 def _joined(sql: str, names: SchemaNames) -> Iterator[str]:
     """A column that only a table outside the FROM clause has: that table is joined by its foreign key."""
-    column = names.captured.get("column", "")
-    name, qualifier = bare(column), bare(column.rpartition(".")[0])
+    name, qualifier = names.column, names.qualifier
     if qualifier and _links_tables(names.words, qualifier, name):
         return  # to join yet another table would leave the one before the dot unlinked
     for table in names.schema.tables:
@@ -156,10 +149,9 @@ def _joined(sql: str, names: SchemaNames) -> Iterator[str]:
         for alias, near in names.aliases.items():
             for condition in links(table, near, alias, names.dialect):
                 joined = _with_join(sql, f" JOIN {names.written(table.name)} ON {condition}", names.dialect)
-                if joined is None:
-                    continue
-                wrong = f"{qualifier}.{name}" if qualifier else name
-                yield _replaced(joined, wrong, f"{names.written(table.name)}.{names.written(own[0])}", names.dialect)
+                if joined is not None:
+                    right = f"{names.written(table.name)}.{names.written(own[0])}"
+                    yield _replaced(joined, names.wrong, right, names.dialect)
 
 
 def _links_tables(words: Sequence[str], qualifier: str, column: str) -> bool:
@@ -174,25 +166,22 @@ def _links_tables(words: Sequence[str], qualifier: str, column: str) -> bool:
 
 def _known_column(sql: str, names: SchemaNames) -> Iterator[str]:
     """A misspelled column becomes the closest real one of a table that the statement names."""
-    column = names.captured.get("column", "")
-    name, qualifier = bare(column), bare(column.rpartition(".")[0])
-    own = names.aliases.get(qualifier.lower()) if qualifier else None
+    own, qualifier = names.aliases.get(names.qualifier.lower()), names.qualifier
     alias_of = {table.name.lower(): alias for alias, table in names.aliases.items()}
-    for table, column_there in similar_columns(name, names.schema, own, names.used, SURE):
+    for table, column_there in similar_columns(names.column, names.schema, own, names.used, SURE):
         alias, real = alias_of.get(table.lower()), names.written(column_there)
         if alias is None:
             continue
         alias = names.written(alias)
-        wrong = f"{qualifier}.{name}" if qualifier else name
-        yield _replaced(sql, wrong, f"{alias}.{real}" if qualifier else real, names.dialect)
         if not qualifier:
-            yield _replaced(sql, wrong, f"{alias}.{real}", names.dialect)
+            yield _replaced(sql, names.wrong, real, names.dialect)
+        yield _replaced(sql, names.wrong, f"{alias}.{real}", names.dialect)
 
 
 def _disambiguated(sql: str, names: SchemaNames) -> Iterator[str]:
     """A column of several tables gets the first of them where the statement joins them on just this column, and the
     other of two where it is compared with the one."""
-    name = bare(names.captured.get("column", ""))
+    name = names.column
     owners = [alias for alias, table in names.aliases.items() if table.column(name)]
     words = [word.lower() for word in names.words]
     for at in range(1, len(words) - 4):

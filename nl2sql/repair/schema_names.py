@@ -55,6 +55,21 @@ class SchemaNames:
         fact = FACTS.get(name)
         return (fact(self) if fact else "") or default
 
+    @property
+    def column(self) -> str:
+        """The captured column, without what stands before its dot."""
+        return bare(self.captured.get("column", ""))
+
+    @property
+    def qualifier(self) -> str:
+        """What stands before the dot of the captured column; "" where none does."""
+        return bare(self.captured.get("column", "").rpartition(".")[0])
+
+    @property
+    def wrong(self) -> str:
+        """The captured column as the statement has it, without quotes."""
+        return f"{self.qualifier}.{self.column}" if self.qualifier else self.column
+
     @cached_property
     def words(self) -> list[str]:
         return statement_words(self.sql, self.dialect)
@@ -76,8 +91,9 @@ class SchemaNames:
 
     def did_you_mean(self) -> str:
         """Names of the schema that may have been meant by the captured column or table, most likely first."""
-        if wanted := self.captured.get("column"):
-            columns = similar_columns(bare(wanted), self.schema, self._own(wanted), self.used)
+        if self.captured.get("column"):
+            own = self.aliases.get(self.qualifier.lower())
+            columns = similar_columns(self.column, self.schema, own, self.used)
             return ", ".join(f"{self.written(table)}.{self.written(column)}" for table, column in columns)
         if wanted := self.captured.get("table"):
             return ", ".join(map(self.written, similar_names(bare(wanted), (t.name for t in self.schema.tables))))
@@ -87,18 +103,12 @@ class SchemaNames:
         """``name`` as it has to be written in the dialect: quoted where it is a keyword or no plain word."""
         return quote_name(name, self.dialect)
 
-    def _own(self, column: str) -> Table | None:
-        """The table that stands before the dot of ``column``."""
-        parts = [bare(part) for part in column.split(".")]
-        return self.aliases.get(parts[-2].lower()) if len(parts) > 1 else None
-
     def owners(self) -> str:
         """The captured column with each table (alias) of the statement that has it."""
-        column = bare(self.captured.get("column", ""))
         columns = [
             f"{self.written(alias)}.{self.written(own.name)}"
             for alias, table in self.aliases.items()
-            if (own := table.column(column)) is not None
+            if (own := table.column(self.column)) is not None
         ]
         return " or ".join(columns[:4])
 
