@@ -130,7 +130,7 @@ RETURNS = {  # the keys of an observation that the loop reads, whoever wrote the
 
 def dispatch(state: State, action: str, args: Mapping[str, Any]) -> Any:
     """Run the tool. What it raises ends the episode, attributed to the tool, the database or the model."""
-    function = state.task.resources.tools.get(action) or TOOLS[action]
+    function = {**TOOLS, **state.task.resources.tools}[action]
     with blaming_tool(action):
         observation = function(state, dict(args))  # a tool may take them out of its own copy
         if function is not TOOLS.get(action) and action not in RETURNS:
