@@ -103,7 +103,7 @@ class Model(Protocol):
     Optional attributes are used where a model has them: ``batch_size`` (how many episodes run at once),
     ``for_episode(question_text, controller) -> Model`` (a view for one episode, as a scripted model needs),
     ``check(*, grammar, tools)``, which raises ModelError before a run that needs what the model cannot do,
-    ``takes(kind) -> bool`` (a kind of grammar), ``without_adapter() -> Model`` and ``charge(usage)``, which counts what
+    ``takes(kind) -> bool`` (a kind of grammar), ``adapter_at(scale) -> Model`` and ``charge(usage)``, which counts what
     another model computed for its episode.
     """
 
@@ -273,11 +273,11 @@ class Resources:
             counted(usage)
 
 
-def without_adapter(model: Model) -> Model:
-    """``model`` without its LoRA adapter, in the same process; itself, where it has none or cannot leave it out."""
-    leave_out = getattr(model, "without_adapter", None)
-    plain: Model = leave_out() if leave_out else model
-    return plain
+def adapter_at(model: Model, scale: float) -> Model:
+    """``model`` with its LoRA adapter at ``scale`` of its strength; itself, where it has none or cannot change it."""
+    change = getattr(model, "adapter_at", None)
+    scaled: Model = change(scale) if change else model
+    return scaled
 
 
 Controller: TypeAlias = "Callable[[Question, Resources, Config], Episode]"

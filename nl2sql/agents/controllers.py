@@ -38,8 +38,8 @@ from nl2sql.interfaces import (
     RunResult,
     Tool,
     Usage,
+    adapter_at,
     no_sink,
-    without_adapter,
 )
 from nl2sql.sql.text import stem, words
 
@@ -145,10 +145,10 @@ class Meter:
         with self._lock:
             self.usage = self.usage + usage
 
-    def without_adapter(self) -> Meter:
-        """The same without the model's LoRA adapter, counted by this one; itself, where it cannot be left out."""
-        plain = without_adapter(self._model)
-        return self if plain is self._model else Meter(plain, self.charge)
+    def adapter_at(self, scale: float) -> Meter:
+        """The same with the model's LoRA adapter at ``scale``, counted by this one; itself, where it cannot change."""
+        scaled = adapter_at(self._model, scale)
+        return self if scaled is self._model else Meter(scaled, self.charge)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)

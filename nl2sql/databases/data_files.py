@@ -110,7 +110,7 @@ def _convert(path: Path, files: Sequence[Path], target: Path, stored: int) -> No
     seconds = STALLED_S + stored / BYTES_PER_S
     request = {"files": list(map(str, files)), "follow": not path.is_dir(), "target": str(target.absolute())}
     # a kept process is where this one was when it was started
-    request |= {"stored": stored, "seconds": seconds, "folder": "/" if path.is_absolute() else os.getcwd()}
+    request |= {"stored": stored, "seconds": seconds, "folder": "/" if path.is_absolute() else str(Path.cwd())}
     sizes = [file.stat().st_size for file in files]
     size = sum(2 * size + min(size, HEAD) for size in sizes)  # each is looked through and read, its head once more
     try:

@@ -93,15 +93,15 @@ class LlamaCppModel(HttpModel):
         gguf = pulled(entry) if entry else Path(source.value)
         return cls(gguf, name=entry.name if entry else gguf.name, batch_size=batch_size, adapter=found)
 
-    def without_adapter(self) -> LlamaCppModel:
-        """The same weights without the LoRA adapter, in the same process; closed with this model. Itself, where there
-        is no adapter."""
-        name, _, adapter = self.name.partition("+")
-        if not adapter:
+    def adapter_at(self, scale: float) -> LlamaCppModel:
+        """The same model with its LoRA adapter at ``scale`` of its strength, in the same process; closed with this one.
+        Itself, where there is no adapter."""
+        if "+" not in self.name:
             return self
-        plain = copy.copy(self)
-        plain.name, plain.revision, plain._weights = name, self.revision.partition("+")[0], NO_ADAPTER
-        return plain
+        scaled = copy.copy(self)
+        scaled.name, scaled.revision = f"{self.name}@{scale:g}", f"{self.revision}@{scale:g}"
+        scaled._weights = {"lora": [{"id": 0, "scale": scale}]}
+        return scaled
 
     def generate(self, messages: Sequence[Message], **options: Any) -> list[Completion]:
         """Continue the open assistant turn; see ``Model.generate`` for the options.
@@ -304,7 +304,6 @@ def _end(processes: list[subprocess.Popen[str]], folder: tempfile.TemporaryDirec
 
 WORTH = 16  # tokens; fewer are read again rather than restored, saved or waited for
 SAVED_BYTES = 512 * 2**20  # of prompts on disk; the least recently used go
-NO_ADAPTER = {"lora": [{"id": 0, "scale": 0.0}]}
 OTHER_WEIGHTS = b"\xff\xff\xff\xff"  # before the tokens that were read with them: no token has this number
 _POLL_S = 0.1  # how often a waiting row looks at its cancel event
 
@@ -348,8 +347,8 @@ class Slots:
     ) -> Iterator[tuple[int, Counts]]:
         """The number of a slot for a row of ``ids`` and ``room`` tokens more, and what was read into it already.
 
-        weights: fields of a request that say with which weights it is read (``NO_ADAPTER``, or the server's own); what
-        others have read is never reused. Raises ModelError and Cancelled.
+        weights: fields of a request that say with which weights it is read (``adapter_at``), none for the server's
+        own; what others have read is never reused. Raises ModelError and Cancelled.
         """
         tokens = (OTHER_WEIGHTS if weights else b"") + array("I", ids).tobytes()
         slot, source, crowded = self._take(tokens, len(ids) + room, cancel)

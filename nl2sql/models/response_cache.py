@@ -29,7 +29,7 @@ from typing import Any
 
 from nl2sql.databases.sqlite.disk import write_ahead
 from nl2sql.errors import Cancelled
-from nl2sql.interfaces import Completion, Message, Model, ToolDefinition, Usage, without_adapter
+from nl2sql.interfaces import Completion, Message, Model, ToolDefinition, Usage, adapter_at
 from nl2sql.machine import cache_dir, masked
 from nl2sql.models.chat import Request
 
@@ -102,9 +102,9 @@ class CachedModel:
         """As the model describes itself: with or without the cache, its answers are the same."""
         return self._model.describe()
 
-    def without_adapter(self) -> CachedModel:
-        """The model without its LoRA adapter, with the same cache; itself, where it cannot leave it out."""
-        model: Any = without_adapter(self._model)
+    def adapter_at(self, scale: float) -> CachedModel:
+        """The model with its LoRA adapter at ``scale``, with the same cache; itself, where it cannot change."""
+        model: Any = adapter_at(self._model, scale)
         if model is self._model:
             return self
         plain = copy.copy(self)

@@ -28,7 +28,7 @@ from nl2sql.errors import ModelError, UsageError
 from nl2sql.eval.scores import Judged
 from nl2sql.eval.scoring import judge
 from nl2sql.eval.settings import Judge, Settings, check_ts
-from nl2sql.interfaces import Benchmark, Completion, Gate, Message, Model, Question, Resources, Tool, without_adapter
+from nl2sql.interfaces import Benchmark, Completion, Gate, Message, Model, Question, Resources, Tool, adapter_at
 from nl2sql.runs.dialogues import OwnHistories, history_of, in_dialogue
 from nl2sql.runs.plan import MODEL_OPTIONS, RunSpec, check_config, open_benchmark, open_model, pick
 
@@ -188,10 +188,10 @@ class WatchedModel:
         self._tell(completions)
         return completions
 
-    def without_adapter(self) -> WatchedModel:
-        """The same without the model's LoRA adapter; itself, where it cannot be left out."""
-        plain = without_adapter(self._model)
-        return self if plain is self._model else WatchedModel(plain, self._tell)
+    def adapter_at(self, scale: float) -> WatchedModel:
+        """The same with the model's LoRA adapter at ``scale``; itself, where it cannot change."""
+        scaled = adapter_at(self._model, scale)
+        return self if scaled is self._model else WatchedModel(scaled, self._tell)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)

@@ -54,8 +54,8 @@ from nl2sql.interfaces import (
     Resources,
     RunResult,
     Turn,
+    adapter_at,
     no_sink,
-    without_adapter,
 )
 from nl2sql.sessions.detection import names_nothing
 from nl2sql.sessions.periods import period_of, said_again
@@ -92,7 +92,7 @@ def conversational(controller: Controller) -> Controller:
         resolution = resolve(question, resources, config) if question.history else Resolution(question)
         episode = _clarification(resolution, resources, config) or _edited_answer(resolution, resources, config)
         if episode is None:
-            episode = controller(resolution.question, *_without_adapter(resolution, resources, config))
+            episode = controller(resolution.question, *_less_adapted(resolution, resources, config))
         episode.calls = [*resolution.calls, *episode.calls]
         episode.flags["session"] = resolution.flags(question)
         return episode
@@ -100,11 +100,14 @@ def conversational(controller: Controller) -> Controller:
     return in_conversation
 
 
-def _without_adapter(resolution: Resolution, resources: Resources, config: Config) -> tuple[Resources, Config]:
-    """Beside a previous query a model answers without its adapter, and in its own style: the adapters know questions
-    that stand alone (docs/sessions.md). Where the model cannot leave it out, nothing changes."""
+ADAPTER_SCALE = 0.3  # beside a previous query; of 116 follow-ups the 0.5B has 64 right at 0, 75 at 0.3, 52 at 1
+
+
+def _less_adapted(resolution: Resolution, resources: Resources, config: Config) -> tuple[Resources, Config]:
+    """Beside a previous query a model answers with a part of its adapter, and in its own style: the adapters know
+    questions that stand alone (docs/sessions.md). Where the model cannot change that, nothing changes."""
     beside = resolution.question.previous_sql and not resolution.edited_sql
-    plain = without_adapter(resources.model) if beside else resources.model
+    plain = adapter_at(resources.model, ADAPTER_SCALE) if beside else resources.model
     if plain is resources.model:
         return resources, config
     style = {"constrain": "none"} if config.constrain in ("auto", "plain") else {}

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-SETS = ("fragments", "polite", "corrections")
+SETS = ("fragments", "polite", "corrections", "mixed")
 KINDS = {"?": "first", ">": "follow_up", "!": "independent"}
 Rows = list[tuple[Any, ...]]
 

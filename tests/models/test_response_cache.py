@@ -270,12 +270,12 @@ def test_a_change_in_any_back_end_changes_the_key(tmp_path: Path) -> None:
 
 def test_without_its_adapter_a_model_has_answers_of_its_own_in_the_same_cache(tmp_path: Path) -> None:
     adapted, plain = Counting("with"), Counting("without")
-    adapted.without_adapter = lambda: plain  # type: ignore[attr-defined]
+    adapted.adapter_at = lambda scale: plain  # type: ignore[attr-defined]
     plain.cache_identity = lambda: {"revision": "without"}  # type: ignore[attr-defined]
     model = CachedModel(adapted, tmp_path / "cache.db")
     for _ in range(2):
-        for each in (model, model.without_adapter()):
+        for each in (model, model.adapter_at(0.3)):
             each.generate([{"role": "user", "content": "q"}], max_new_tokens=4)
     assert (adapted.calls, plain.calls) == (1, 1)
     alone = CachedModel(plain, tmp_path / "cache.db")
-    assert alone.without_adapter() is alone, "it has none"
+    assert alone.adapter_at(0.3) is alone, "it has none"

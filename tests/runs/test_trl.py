@@ -1,4 +1,4 @@
-"""The environment in TRL's form: its reward functions, and ten steps of GRPO on the CPU with the real library."""
+"""The environment in TRL's form: its reward functions, and five steps of GRPO on the CPU with the real library."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ def test_a_prompt_of_another_dataset_is_refused(campus: Environment) -> None:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("form", ["single", "loop"])
-def test_ten_steps_of_grpo_raise_the_reward_of_answers_known_by_heart(form: str, capsys: pytest.CaptureFixture) -> None:
+def test_steps_of_grpo_raise_the_reward_of_answers_known_by_heart(form: str, capsys: pytest.CaptureFixture) -> None:
     """What is held: prompts, rewards and gradients are joined the right way round. It says nothing of learning SQL."""
     pytest.importorskip("trl", reason="pip install 'nl2sql-harness[rl]'")
     from train_environment import main
 
-    assert main(["--form", form, "--samples", "4" if form == "loop" else "8"]) == 0
+    assert main(["--form", form, "--steps", "5", "--samples", "4" if form == "loop" else "8"]) == 0
     before, after = re.findall(r"^reward \w+: total ([\d.]+)", capsys.readouterr().out, re.MULTILINE)
     assert 0 < float(before) < float(after) - 0.1
 

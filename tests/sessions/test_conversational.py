@@ -12,7 +12,7 @@ from nl2sql.agents.record import Episode
 from nl2sql.config import Config, build_config
 from nl2sql.interfaces import Question, Resources
 from nl2sql.models.scripted import ScriptedModel
-from nl2sql.sessions.conversation import conversational
+from nl2sql.sessions.conversation import ADAPTER_SCALE, conversational
 
 Q4 = DATED.sql.replace("BETWEEN '2023-07-01' AND '2023-09-30'", ">= '2023-10-01' AND sold_on < '2024-01-01'")
 
@@ -94,17 +94,17 @@ def test_what_could_not_be_made_whole_is_asked_beside_the_previous_sql(sales):
 
 
 class Adapted(ScriptedModel):
-    """A model that can leave its adapter out."""
+    """A model that can change how much its adapter counts."""
 
     def __init__(self, *replies: str, plain: ScriptedModel) -> None:
         super().__init__(replies, on_exhausted="repeat")
-        self.without_adapter = lambda: plain
+        self.adapter_at = {ADAPTER_SCALE: plain}.__getitem__
 
 
 @pytest.mark.parametrize(
     ("text", "asks"), [("And what else?", "plain"), ("How many products are there?", "adapted"), ("Q4?", "nobody")]
 )
-def test_only_beside_a_previous_query_the_adapter_is_left_out(text: str, asks: str, sales) -> None:
+def test_only_beside_a_previous_query_the_adapter_counts_less(text: str, asks: str, sales) -> None:
     plain, other = ScriptedModel([TOP], on_exhausted="repeat"), "SELECT COUNT(*) FROM products"
     named = get_controller("single_shot")
     config = build_config({"session": {"resolve": "rules"}, "constrain": "plain"})
