@@ -86,6 +86,7 @@ def test_there_are_at_least_sixty_kinds() -> None:
 
 def test_a_file_that_gets_no_further_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data_files, "STALLED_S", 0.0)
+    monkeypatch.setattr(data_files, "BYTES_PER_S", 1e12)
     monkeypatch.setattr(data_files, "PATIENCE", 1.0)
     (tmp_path / "a.json").write_bytes(b"[" + b"{}," * 500_000 + b"{}]")
     with pytest.raises(UsageError, match=r"a\.json cannot be read: it got no further"):
