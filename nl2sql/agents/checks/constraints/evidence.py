@@ -40,7 +40,7 @@ def stores(shape: QueryShape, kind: str) -> bool:
 
 def is_quantity(use: ColumnUse) -> bool:
     """A number that is no key, by its type, or by its name where the type does not say (VARCHAR amounts exist)."""
-    return use.measure or use.derived or (bool(use.words & lexicon().stored["count"]) and not use.identity)
+    return use.measure or (bool(use.words & lexicon().stored["count"]) and not use.identity)
 
 
 def projects_stored_count(shape: QueryShape) -> bool:
@@ -59,14 +59,14 @@ def has_count(shape: QueryShape) -> bool:
 
 def has_sum(shape: QueryShape) -> bool:
     """SUM or COUNT; a stored total; a sum of columns; numbers listed row by row, or of one pinned row."""
-    if shape.aggregates & {"SUM", "COUNT"} or stores(shape, "sum") or shape.window:
+    if shape.aggregates & {"SUM", "COUNT"} or stores(shape, "sum"):
         return True
     if any(p.find(exp.Add) for leg in shape.legs for p in leg.expressions):
         return True
     if shape.group:
         return False
     numbers_only = all(is_quantity(use) or not use.column for use in shape.projected)
-    return shape.star or (bool(shape.projected) and not numbers_only) or is_pinned(shape)
+    return not numbers_only or is_pinned(shape)
 
 
 def has_average(shape: QueryShape) -> bool:
@@ -121,7 +121,7 @@ def has_limit(shape: QueryShape, limit: int) -> bool:
     if limit == 1:
         return is_extreme(shape) or bool(shape.strings)
     by_hand = limit <= 3 and (shape.subquery or bool(shape.set_operation))
-    return limit in shape.limits or float(limit) in shape.numbers or by_hand
+    return float(limit) in shape.numbers or by_hand
 
 
 def has_order(shape: QueryShape, *, extreme: bool) -> bool:
@@ -132,7 +132,7 @@ def has_distinct(shape: QueryShape) -> bool:
     """Whether duplicates are removed, or cannot arise, or would be rows that differ elsewhere."""
     if shape.distinct or shape.group or shape.set_operation:
         return True
-    if shape.star or any(use.unique for use in shape.projected):
+    if any(use.unique for use in shape.projected):
         return True
     if len(shape.tables) > 1 and not shape.subquery:
         return False

@@ -89,7 +89,6 @@ class QueryShape:
     ranked: bool
     group: bool
     order: bool
-    limits: tuple[int, ...]
     has_limit: bool
     distinct: bool
     set_operation: str  # "", union, intersect, except
@@ -167,8 +166,6 @@ def _shape(tree: exp.Expr, schema: Schema | None) -> QueryShape:
 
     shown = [projection for leg in legs for projection in leg.expressions]
     selected = [p for leg in legs for source in (leg, *_sources(leg)) for p in source.expressions]
-    limits = [*tree.find_all(exp.Limit), *tree.find_all(exp.Fetch)]
-    limited = [n.expression if isinstance(n, exp.Limit) else n.args.get("count") for n in limits]
     operation = tree.find(exp.SetOperation)
     subqueries = [s for s in tree.find_all(exp.Select) if s not in legs]
     literals = list(tree.find_all(exp.Literal))
@@ -190,8 +187,7 @@ def _shape(tree: exp.Expr, schema: Schema | None) -> QueryShape:
         ranked=any(isinstance(n, _RANKING) for n in tree.walk()),
         group=tree.find(exp.Group) is not None,
         order=tree.find(exp.Order) is not None,
-        limits=tuple(int(n.this) for n in limited if isinstance(n, exp.Literal) and str(n.this).isdecimal()),
-        has_limit=bool(limits),
+        has_limit=tree.find(exp.Limit, exp.Fetch) is not None,
         distinct=tree.find(exp.Distinct) is not None,
         set_operation=type(operation).__name__.lower() if operation else "",
         subquery=bool(subqueries),
