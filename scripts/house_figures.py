@@ -22,7 +22,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-STEP = [f"agents/{name}.py" for name in ("react", "task", "agent_tools", "turns")]
+STEP = [f"agents/{name}.py" for name in ("react", "task", "agent_tools", "turns", "forms")]
 RUN = 6  # lines that are the same in a row
 
 
