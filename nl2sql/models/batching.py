@@ -37,8 +37,8 @@ _SAME_SHARE = 0.7  # a slot that agrees this far is the same conversation; one t
 class BatchWorker:
     """Runs rows in batches of at most ``batch_size`` on its own daemon thread.
 
-    decode: token ids to text. max_cache_bytes: of keys and values, at most. room: how many of them may be taken now,
-    where that changes. threads: torch's, for this worker's operations; None leaves them as they are.
+    decode: token ids to text. max_cache_bytes: of keys and values, at most. threads: torch's, for this worker's
+    operations; None leaves them as they are.
     """
 
     def __init__(
@@ -48,12 +48,10 @@ class BatchWorker:
         *,
         batch_size: int,
         max_cache_bytes: int,
-        room: Callable[[], int] | None = None,
         threads: int | None = None,
     ) -> None:
         self.decoder, self._decode, self.batch_size = decoder, decode, batch_size
-        self._max_cache_bytes, self._room = max_cache_bytes, room or (lambda: max_cache_bytes)
-        self._threads = threads
+        self._max_cache_bytes, self._threads = max_cache_bytes, threads
         self._waiting: deque[Row] = deque()
         self._changed = threading.Condition()
         self._closed = False
@@ -88,11 +86,6 @@ class BatchWorker:
     def cache_bytes(self) -> int:
         """Memory that all slots take now."""
         return sum(slot.capacity for slot in self._slots()) * self.decoder.token_bytes
-
-    @property
-    def written_bytes(self) -> int:
-        """Memory of slots that was written to: what the system counts of them."""
-        return sum(slot.written for slot in self._slots()) * self.decoder.token_bytes
 
     def _run(self) -> None:
         if self._threads is not None:
@@ -200,9 +193,7 @@ class BatchWorker:
         ``keep`` goes last. Nothing is forgotten where that would not be enough.
         """
         per_token = self.decoder.token_bytes
-        others = any(row.slot is not None for row in self._active)
-        most = self._room() if others else self._max_cache_bytes  # nobody is left to wait for
-        free = most - self.cache_bytes + (grown.capacity * per_token if grown is not None else 0)
+        free = self._max_cache_bytes - self.cache_bytes + (grown.capacity * per_token if grown is not None else 0)
         spare = sorted((idle for idle in self._idle if idle is not grown), key=lambda idle: (idle is keep, idle.used))
         if free + sum(idle.capacity for idle in spare) * per_token < size:
             return False
@@ -411,7 +402,3 @@ class Router:
     @property
     def cache_bytes(self) -> int:
         return sum(worker.cache_bytes for worker in self.workers)
-
-    @property
-    def written_bytes(self) -> int:
-        return sum(worker.written_bytes for worker in self.workers)

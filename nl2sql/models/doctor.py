@@ -68,7 +68,7 @@ def check_model(source: Source, *, device: str = "auto", dtype: str | None = Non
             return
         yield _grammar(mine)
         yield _speed(mine, conversations)
-        yield _memory(mine)
+        yield _memory(mine.cache_bytes, mine.cache_limit)
     finally:
         mine.close()
 
@@ -87,8 +87,7 @@ def _check_llamacpp(source: Source) -> Iterator[Check]:
         yield _batches(model, conversations, "quantised")
         yield _grammar(model)
         yield _speed(model, conversations)
-        cache = f"{model.cache_bytes / 1e6:.0f} MB of keys and values for {model.cells:,} tokens"
-        yield Check("memory", "ok", f"{cache}, of {memory_limit() / 1e9:.1f} GB allowed ({VARIABLE} sets it)")
+        yield _memory(model.cache_bytes, memory_limit(), f" for {model.cells:,} tokens")
 
 
 Conversation = tuple[list[dict[str, str]], list[str]]  # messages, and the open assistant turn as it grows
@@ -176,15 +175,9 @@ def _grammar(model: Model) -> Check:
     return Check("grammars", "ok" if held else "fail", f"constrained text: {text!r}")
 
 
-def _memory(model: LocalModel) -> Check:
-    """What the checks above have left: all of it counts against the limit."""
-    limit = f"of {model.memory.limit / 1e9:.1f} GB allowed beside the weights ({VARIABLE} sets it)"
-    cache = f"{model.cache_bytes / 1e6:.0f} MB of keys and values"
-    held = model.memory.held
-    if held is None:
-        return Check("memory", "ok", f"{cache} {limit}")
-    over = held > model.memory.limit
-    return Check("memory", "warn" if over else "ok", f"{held / 1e6:.0f} MB held, {cache} among them, {limit}")
+def _memory(held: int, limit: int, more: str = "") -> Check:
+    told = f"{held / 1e6:.0f} MB of keys and values{more}, of {limit / 1e9:.1f} GB allowed ({VARIABLE} sets it)"
+    return Check("memory", "ok", told)
 
 
 def _speed(model: Model, conversations: Sequence[Conversation]) -> Check:

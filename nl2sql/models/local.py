@@ -6,17 +6,13 @@ decodes for all of them. Not here: quantised inference, tensor parallelism.
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import os
 import secrets
-import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nl2sql.errors import UsageError
@@ -37,8 +33,7 @@ class LocalModel:
     """A transformers causal LM behind the ``Model`` protocol. Use ``load``, or ``load_model``.
 
     model, tokenizer: loaded transformers objects (the model in eval mode, on its device). revision: content hash.
-    batch_size: rows decoded at once. max_cache_bytes: of keys and values alone; by default ``memory_limit`` bounds them
-    together with all else that the process takes.
+    batch_size: rows decoded at once. max_cache_bytes: of keys and values (default: ``memory_limit``).
     """
 
     def __init__(
@@ -63,9 +58,8 @@ class LocalModel:
         pack(model)
         self._chat = Chat(tokenizer, model.generation_config.eos_token_id)
         self._constrainer = Constrainer(tokenizer, model.config.get_text_config().vocab_size, self._chat.stop_ids)
-        measured = max_cache_bytes is None and self._device == "cpu"
-        self.memory = EngineMemory(max_cache_bytes or memory_limit(self._device), measured=measured)
-        self._engine, self._worker = open_engine(model, self._chat.decode, batch_size, self.memory)
+        self.cache_limit = max_cache_bytes or memory_limit(self._device)
+        self._engine, self._worker = open_engine(model, self._chat.decode, batch_size, self.cache_limit)
         # A daemon thread inside torch at interpreter exit can crash; stop it first, without keeping the model alive.
         self._at_exit = weakref.finalize(self, self._worker.close)
 
@@ -220,7 +214,7 @@ def _row_seed(seed: int, index: int) -> int:
 
 
 def open_engine(
-    model: Any, decode: Callable[[Sequence[int]], str], batch_size: int, memory: EngineMemory
+    model: Any, decode: Callable[[Sequence[int]], str], batch_size: int, max_cache_bytes: int
 ) -> tuple[str, Router]:
     """The engine, and its name for the manifest: slots, or sequential where they do not fit the model."""
     import torch
@@ -239,70 +233,21 @@ def open_engine(
                 decoder,
                 decode,
                 batch_size=(batch_size + n) // workers,
-                max_cache_bytes=memory.limit // workers,
-                room=lambda: memory.for_cache() // workers,
+                max_cache_bytes=max_cache_bytes // workers,
                 threads=torch.get_num_threads() // workers if workers > 1 else None,
             )
             for n, decoder in enumerate(decoders)
         ]
     )
-    seen = weakref.ref(router)  # the workers ask the memory: in a circle the weights would outlive the model
-    memory.count(lambda: found.written_bytes if (found := seen()) is not None else 0)
     return "slots" if slots else "sequential", router
 
 
-# ------------------------------------------------------------------------- memory beside the weights
-# On a CPU all counts that the process has taken since the model was loaded: keys and values,
-# forwards, the question model's passes, grammars, and what the C library keeps of all that was
-# freed. What is not keys and values is measured, not added up, and takes its part of the limit.
-
 MOST_BYTES = 4 * 10**9  # by default
 VARIABLE = "NL2SQL_MEMORY_GB"
-_TRIM_S = 5.0  # between two times that free memory is given back to the system
-_KEPT = 2  # keys and values may always take the limit divided by this
-
-
-class EngineMemory:
-    """The limit that the workers of one model share. limit: bytes. measured: whether this process's memory counts."""
-
-    def __init__(self, limit: int, *, measured: bool) -> None:
-        self.limit = limit
-        self._before = resident_bytes() if measured else None
-        self._written: Callable[[], int] = lambda: 0
-        self._trimmed = 0.0
-        self._lock = threading.Lock()
-
-    def count(self, written: Callable[[], int]) -> None:
-        """``written`` gives the bytes of keys and values that were written to."""
-        self._written = written
-
-    @property
-    def held(self) -> int | None:
-        """Bytes that the process has taken since the model was loaded; None where nobody says, or it is a GPU's."""
-        now = None if self._before is None else resident_bytes()
-        return None if now is None or self._before is None else max(0, now - self._before)
-
-    def for_cache(self) -> int:
-        """Bytes that keys and values may take now: the limit without what else is held, and never under half of it."""
-        held = self.held
-        if held is None:
-            return self.limit
-        if held > self.limit // 2 and self._may_trim():
-            give_back_free_memory()
-            held = self.held or 0
-        beside = max(0, held - self._written())
-        return max(self.limit - beside, self.limit // _KEPT)
-
-    def _may_trim(self) -> bool:
-        with self._lock:
-            now = time.monotonic()
-            due = now - self._trimmed > _TRIM_S
-            self._trimmed = now if due else self._trimmed
-            return due
 
 
 def memory_limit(device: str = "cpu") -> int:
-    """Bytes beside the weights, by default: on a CPU a quarter of what is free now and at most ``MOST_BYTES``.
+    """Bytes of keys and values, by default: on a CPU a quarter of what is free now and at most ``MOST_BYTES``.
 
     On a GPU half of what is free there. Raises UsageError where ``VARIABLE`` in the environment is no size.
     """
@@ -316,28 +261,3 @@ def memory_limit(device: str = "cpu") -> int:
 
         return int(torch.cuda.mem_get_info(torch.device(device))[0]) // 2
     return min((free_bytes() or MOST_BYTES) // 4, MOST_BYTES)
-
-
-def resident_bytes() -> int | None:
-    """Memory of this process that lies in RAM and in no file; None where the system does not say."""
-    try:
-        fields = Path("/proc/self/statm").read_text().split()
-        return (int(fields[1]) - int(fields[2])) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
-        return None
-
-
-@cache
-def _trim() -> Callable[[int], int] | None:
-    """``malloc_trim`` of the C library; other libraries than glibc have none."""
-    try:
-        return getattr(ctypes.CDLL(None), "malloc_trim", None)
-    except OSError:
-        return None
-
-
-def give_back_free_memory() -> None:
-    """Give the system back what was freed: threads' arenas keep it, and no other thread can use it."""
-    trim = _trim()
-    if trim is not None:
-        trim(0)

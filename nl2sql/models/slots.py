@@ -39,7 +39,6 @@ class Slot:
     def __init__(self) -> None:
         self.tokens = array("q")
         self.capacity = 0
-        self.written = 0  # tokens that it held at most: so far its memory is the system's no more
         self.layers: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self.used = 0  # when it was last in use, in the owner's ticks
         self.own_cache: Any = None  # SequentialDecoder's
@@ -121,7 +120,6 @@ class SlotDecoder:
         )
         for slot, new, _ in segments:
             slot.tokens.extend(new)
-            slot.written = max(slot.written, len(slot.tokens))
         wanted_logits: torch.Tensor = out.logits[0].float().cpu()
         return wanted_logits
 
@@ -135,7 +133,6 @@ class SlotDecoder:
             own[0][:, :, :length] = keys[:, :, :length]
             own[1][:, :, :length] = values[:, :, :length]
         target.tokens = source.tokens[:length]
-        target.written = max(target.written, length)
 
     def crop(self, slot: Slot, length: int) -> None:
         """Forget what ``slot`` holds past ``length`` tokens."""

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, GenerationConfig
 
 from engine_bench.transcripts import Call, Episode
 from nl2sql.models.batching import BatchWorker, Router
-from nl2sql.models.local import EngineMemory, open_engine
+from nl2sql.models.local import open_engine
 from nl2sql.models.rows import Row
 from nl2sql.models.slots import Segment, Slot, SlotDecoder, make_decoder
 
@@ -84,7 +84,7 @@ def engine(
         alone = BatchWorker(decoder, lambda ids: "", batch_size=batch_size, max_cache_bytes=cache_bytes)
         worker = Router([alone])
     else:
-        _, worker = open_engine(model, lambda ids: "", batch_size, EngineMemory(cache_bytes, measured=False))
+        _, worker = open_engine(model, lambda ids: "", batch_size, cache_bytes)
     for each in worker.workers:
         each.decoder.prompt_lookup = prompt_lookup
     try:

@@ -1,12 +1,14 @@
-"""What the engine holds: given back when it is done with, and counted as a whole."""
+"""What the engine holds: given back when it is done with, and bounded."""
 
 from __future__ import annotations
 
 import gc
 import multiprocessing
+import os
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,11 +18,9 @@ from models.tiny import tiny_model, tiny_tokenizer
 from nl2sql.errors import UsageError
 from nl2sql.interfaces import Sampling
 from nl2sql.models import local as engine
-from nl2sql.models.batching import BatchWorker
 from nl2sql.models.doctor import _memory
-from nl2sql.models.local import EngineMemory, LocalModel, memory_limit, resident_bytes
-from nl2sql.models.rows import Row
-from nl2sql.models.slots import empty_pages, make_decoder
+from nl2sql.models.local import LocalModel, memory_limit
+from nl2sql.models.slots import empty_pages
 
 MB = 2**20
 
@@ -92,55 +92,28 @@ def test_a_conversation_of_its_own_keeps_its_slot() -> None:
     model.close()
 
 
+def resident_bytes() -> int:
+    """Memory of this process that lies in RAM and in no file."""
+    fields = Path("/proc/self/statm").read_text().split()
+    return (int(fields[1]) - int(fields[2])) * os.sysconf("SC_PAGE_SIZE")
+
+
 def check_empty_pages() -> None:
     before = resident_bytes()
-    assert before is not None
     like = torch.zeros(1, 4, 1, 64)
     tensors = [empty_pages(like, 16384) for _ in range(16)]  # eight layers, 256 MB
     assert all(tensor.shape == (1, 4, 16384, 64) and not tensor[0, 0, -1].any() for tensor in tensors)
-    assert abs((resident_bytes() or 0) - before) < 40 * MB
+    assert abs(resident_bytes() - before) < 40 * MB
     tensors[0].fill_(1.0)
     tensors[-1].fill_(2.0)
     assert float(tensors[0].max()) == 1.0 and float(tensors[1].max()) == 0.0
-    assert 20 * MB < (resident_bytes() or 0) - before < 80 * MB
+    assert 20 * MB < resident_bytes() - before < 80 * MB
     del tensors
-    assert (resident_bytes() or 0) - before < 20 * MB
+    assert resident_bytes() - before < 20 * MB
 
 
 def test_a_slots_memory_is_the_systems_until_written_and_again_when_it_is_let_go() -> None:
     in_a_process_of_its_own(check_empty_pages)
-
-
-def check_the_limit() -> None:
-    held = EngineMemory(1000 * MB, measured=True)
-    written = 0
-    held.count(lambda: written)
-    whole = held.for_cache()
-    assert whole > 900 * MB
-    block = bytearray(300 * MB)
-    block[::4096] = b"\1" * len(block[::4096])
-    assert 600 * MB < held.for_cache() < 750 * MB
-    written = 300 * MB  # the same bytes, when they are the cache's own
-    assert held.for_cache() > 900 * MB
-    written = 0
-    held.limit = 250 * MB  # far below what is held: the machine may have taken some of it back
-    assert held.for_cache() == 125 * MB
-    del block
-    assert EngineMemory(1000, measured=False).for_cache() == 1000
-
-
-def test_what_else_is_held_takes_its_part_of_the_limit_and_never_more_than_half() -> None:
-    in_a_process_of_its_own(check_the_limit)
-
-
-def test_free_memory_is_given_back_before_slots_have_to_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    trims: list[int] = []
-    monkeypatch.setattr(engine, "give_back_free_memory", lambda: trims.append(1))
-    held = EngineMemory(100 * MB, measured=True)
-    held._before = (resident_bytes() or 0) - 80 * MB
-    held.for_cache()
-    held.for_cache()
-    assert trims == [1]  # not with every row
 
 
 def test_the_limit_is_a_quarter_of_what_is_free_and_at_most_four_gb(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,23 +128,9 @@ def test_the_limit_is_a_quarter_of_what_is_free_and_at_most_four_gb(monkeypatch:
             memory_limit()
 
 
-@pytest.mark.timeout(60)
-def test_a_row_alone_is_computed_whatever_else_holds_memory() -> None:
-    decoder = make_decoder(tiny_model())
-    most = 4 * 512 * decoder.token_bytes
-    worker = BatchWorker(decoder, lambda ids: "", batch_size=4, max_cache_bytes=most, room=lambda: 0)
-    rows = [Row(prompt=[5 + n] * 40, max_new_tokens=4, stop_ids=frozenset()) for n in range(6)]
-    worker.submit(rows)
-    assert all(row.done.wait(30) and row.error is None for row in rows)
-    worker.close()
-
-
-def test_doctor_tells_what_is_held_and_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = local(batch_size=1)
+def test_doctor_tells_what_is_held_and_the_limit() -> None:
+    model = local(batch_size=1, max_cache_bytes=10**9)
     model.generate(chat("hello"), max_new_tokens=4)
-    check = _memory(model)
-    assert check.status == "ok" and "MB held, " in check.detail and "GB allowed beside the weights" in check.detail
-    model.memory.limit = 1
-    monkeypatch.setattr(model.memory, "_before", 0)
-    assert _memory(model).status == "warn"
+    check = _memory(model.cache_bytes, model.cache_limit)
+    assert check.status == "ok" and "MB of keys and values, of 1.0 GB allowed" in check.detail
     model.close()
