@@ -27,7 +27,7 @@ from typing import Any
 from nl2sql.errors import Cancelled, ModelError, one_line
 from nl2sql.machine import masked, masked_data
 from nl2sql.models.http.providers import OWN, Place, key_headers
-from nl2sql.models.http.wire import Gathered
+from nl2sql.models.http.wire import Stream
 from nl2sql.sql.parse import load_json
 
 logger = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ _ENVIRONMENT = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "SSL_CERT_FILE", "SSL_
 _RETRIED = {408, 429, *range(500, 600)} - {501}
 
 
-Asked = tuple[str, str, Mapping[str, Any] | None, Gathered | None]  # method, address, body, what takes a stream
+Asked = tuple[str, str, Mapping[str, Any] | None, Stream | None]  # method, address, body, what takes a stream
 
 
 class RequestRefused(ModelError):
@@ -184,7 +184,7 @@ class Transport:
                 async with self._client[0].stream(method, url, content=content) as response:
                     stream = "text/event-stream" in response.headers.get("content-type", "")
                     if response.status_code == 200 and stream:
-                        sink = Gathered() if lines is None else lines  # some servers stream whatever they are asked
+                        sink = Stream() if lines is None else lines  # some servers stream whatever they are asked
                         await self._stream(response, sink)
                         return masked_data(sink.data, self._key) if lines is None else None
                     raw = bytearray()
@@ -223,7 +223,7 @@ class Transport:
                 f"{', '.join(named) or 'its proxies and certificates'} (NO_PROXY=HOST goes past a proxy)"
             ) from None
 
-    async def _stream(self, response: Any, lines: Gathered) -> None:
+    async def _stream(self, response: Any, lines: Stream) -> None:
         lines.restart()
         held = bytearray()  # of a line that goes on
         try:

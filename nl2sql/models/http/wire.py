@@ -206,13 +206,17 @@ def _detail(usage: Mapping[str, Any], part: str, name: str) -> int | None:
     return _count(details.get(name)) if isinstance(details, Mapping) else None
 
 
-class Gathered:
-    """A streamed answer put together as if it had come whole.
+class Stream:
+    """A streamed answer put together as if it had come whole; complete as soon as it holds a stop string.
 
-    A call with each line of the stream (None at its end) says whether the answer is complete.
+    A call with each line of the stream (None at its end) says whether the answer is complete. most: tokens of the
+    answer itself, behind the thoughts; None: the server's business. opened: as for ``read_answers``.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self, stop: Sequence[str] = (), echo: str = "", *, most: int | None = None, opened: bool = False
+    ) -> None:
+        self._stop, self._echo, self._most, self._opened = stop, echo, most, opened
         self.restart()
 
     def restart(self) -> None:
@@ -220,6 +224,7 @@ class Gathered:
         self._data: dict[str, Any] = {}
         self._choices: dict[int, dict[str, Any]] = {}
         self._done = False
+        self.pieces = self._answered = self._length = 0  # about one a token; of them, behind the thoughts
 
     @property
     def data(self) -> dict[str, Any]:
@@ -233,39 +238,17 @@ class Gathered:
         if payload == "[DONE]":
             self._done = True
         elif payload:
-            self._take(payload)
-        return self._done
+            data, choices = _event(payload)
+            self._data |= {name: value for name, value in data.items() if value is not None}
+            for choice in choices:
+                whole = self._choices.setdefault(_index(choice), {})
+                _grow(whole, {"message" if name == "delta" else name: value for name, value in choice.items()})
+            if self._stop:
+                self._look()
+        return self._done or (bool(self._stop and self._finish) and self.counts.prompt is not None)
 
-    def _take(self, payload: str) -> None:
-        data, choices = _event(payload)
-        self._data |= {name: value for name, value in data.items() if value is not None}
-        for choice in choices:
-            whole = self._choices.setdefault(_index(choice), {})
-            _grow(whole, {"message" if name == "delta" else name: value for name, value in choice.items()})
-
-
-class Stream(Gathered):
-    """A streamed answer that is complete as soon as it holds a stop string.
-
-    most: tokens of the answer itself, behind the thoughts; None: the server's business. opened: as for
-    ``read_answers``.
-    """
-
-    def __init__(self, stop: Sequence[str], echo: str = "", *, most: int | None = None, opened: bool = False) -> None:
-        self._stop, self._echo, self._most, self._opened = stop, echo, most, opened
-        super().__init__()
-
-    def restart(self) -> None:
-        """Forget what came: the request is made again."""
-        super().restart()
-        self.pieces = self._answered = self._length = 0  # about one a token; of them, behind the thoughts
-
-    def __call__(self, line: str | None) -> bool:
-        complete = super().__call__(line)
-        return complete or (bool(self._finish) and self.counts.prompt is not None)
-
-    def _take(self, payload: str) -> None:
-        super()._take(payload)
+    def _look(self) -> None:
+        """Is the answer complete by its text?"""
         choice = self._choices.get(0, {})
         message = choice.get("message")
         text, thoughts = said_in(message.get("content") if isinstance(message, Mapping) else choice.get("text"))
