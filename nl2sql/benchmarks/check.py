@@ -16,6 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sqlglot import exp
+
 from nl2sql.benchmarks.core import exclusion_reason, scorable
 from nl2sql.errors import DatabaseError, Nl2SqlError, UsageError
 from nl2sql.eval import Scores, score_many
@@ -160,8 +162,6 @@ class _Checker:
 
 def depends_on_today(sql: str) -> bool:
     """Whether a query reads the clock. False where it cannot be parsed."""
-    from sqlglot import expressions as exp
-
     tree = parse_query(sql)
     return tree is not None and any(
         isinstance(node, exp.CurrentDate | exp.CurrentTime | exp.CurrentTimestamp)
@@ -173,8 +173,6 @@ def depends_on_today(sql: str) -> bool:
 
 def without_slips(sql: str) -> Iterator[tuple[str, str, str]]:
     """(what would be wrong, the query without it, the query beside it) for every slip that ``sql`` may have."""
-    from sqlglot import expressions as exp
-
     tree = parse_query(sql)
     if tree is None:
         return
@@ -190,8 +188,6 @@ def without_slips(sql: str) -> Iterator[tuple[str, str, str]]:
 
 def _sides_as(tree: Any, written: str) -> str:
     """The query with each text that is a number, where it is sorted, compared or the largest, ``written`` so."""
-    from sqlglot import expressions as exp
-
     copy = tree.copy()
     for node in list(copy.find_all(exp.Ordered, exp.Max, exp.Min, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.Between)):
         for key in ("this", "expression", "low", "high"):

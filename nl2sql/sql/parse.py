@@ -20,12 +20,13 @@ import json
 import re
 from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-if TYPE_CHECKING:
-    from sqlglot.expressions import Expr, Query
-    from sqlglot.tokens import TokenType
-
+from sqlglot import exp, parse_one, tokenize
+from sqlglot.dialects.dialect import Dialect
+from sqlglot.errors import ParseError, SqlglotError
+from sqlglot.expressions import Expr, Query
+from sqlglot.tokens import TokenType
 
 # ------------------------------------------------------------------------------------------- bounds
 # A back end may answer anything: megabytes, thousands of open brackets, ``Action: x[`` ten thousand
@@ -135,9 +136,6 @@ SLIPS = (RecursionError, ValueError, TypeError, AttributeError, LookupError)  # 
 
 def parse_bounded(sql: str, dialect: str = "sqlite") -> Expr:
     """``sqlglot.parse_one``, which raises SqlglotError alone, and refuses what takes too long or nests too deep."""
-    from sqlglot import parse_one
-    from sqlglot.errors import ParseError
-
     refuse_unparsable(sql, dialect)
     try:
         tree = parse_one(sql, read=dialect)
@@ -150,9 +148,6 @@ def parse_bounded(sql: str, dialect: str = "sqlite") -> Expr:
 
 def parse_query(sql: str, dialect: str = "sqlite") -> Query | None:
     """The tree of one query; None for what cannot be parsed as one."""
-    from sqlglot import expressions as exp
-    from sqlglot.errors import SqlglotError
-
     try:
         tree = parse_bounded(sql, dialect)
     except (SqlglotError, RecursionError):
@@ -161,8 +156,6 @@ def parse_query(sql: str, dialect: str = "sqlite") -> Query | None:
 
 
 def _depth(tree: Expr) -> int:
-    from sqlglot import expressions as exp
-
     deepest = 0
     waiting = [(tree, 0)]
     while waiting:
@@ -181,10 +174,6 @@ def refuse_unparsable(sql: str, dialect: str = "sqlite") -> None:
     calls of what has the name of a type. A sound query is refused if it has more than ten such joins, 200 brackets or
     eight such calls in one another, or a thousand such words.
     """
-    from sqlglot import tokenize
-    from sqlglot.errors import ParseError
-    from sqlglot.tokens import TokenType
-
     if len(sql) > MAX_CHARS:
         raise ParseError(f"{len(sql)} characters; at most {MAX_CHARS} are parsed")
     joins = sql.lower().count("join") > MAX_BARE_JOINS
@@ -233,9 +222,6 @@ def refuse_unparsable(sql: str, dialect: str = "sqlite") -> None:
 @cache
 def _signs(dialect: str) -> tuple[frozenset[TokenType], ...]:
     """Tokens that open a bracket, that close one, that nest nothing, and that are types of the dialect."""
-    from sqlglot.dialects.dialect import Dialect
-    from sqlglot.tokens import TokenType
-
     kinds = ("L_PAREN L_BRACKET L_BRACE", "R_PAREN R_BRACKET R_BRACE", FLAT)
     types = frozenset(Dialect.get_or_raise(dialect).parser_class.TYPE_TOKENS)
     return *(frozenset(TokenType[name] for name in names.split()) for names in kinds), types

@@ -11,6 +11,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sqlglot import exp
+
 from nl2sql.interfaces import RunResult
 from nl2sql.sql.parse import parse_query, past_limits, remember_short
 
@@ -44,8 +46,6 @@ def order_keys(sql: str, columns: Sequence[str], dialect: str = "sqlite") -> tup
 @remember_short(8192)
 def _order_keys(sql: str, columns: tuple[str, ...], dialect: str) -> tuple[tuple[int, str], ...] | None:
     """The keys' places, each with its COLLATE clause as it is written ("": none)."""
-    from sqlglot import expressions as exp
-
     tree = _outermost(sql, dialect)
     if tree is None or not tree.args.get("order"):
         return None
@@ -122,8 +122,6 @@ def placed(sql: str, gold: RunResult, run: Callable[[str], RunResult], dialect: 
 
 @remember_short(256)  # whole trees: what is read off them is kept above
 def _outermost(sql: str, dialect: str) -> Any:
-    from sqlglot import expressions as exp
-
     tree: Any = parse_query(sql, dialect)
     while isinstance(tree, exp.Subquery) and not tree.args.get("order"):
         tree = tree.this
