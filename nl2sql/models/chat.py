@@ -17,6 +17,10 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
+from jinja2.exceptions import TemplateError
+from jinja2.ext import loopcontrols
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
 from nl2sql.errors import ModelError, UsageError
 from nl2sql.interfaces import Grammar, Message, Sampling, ToolDefinition
 
@@ -156,8 +160,6 @@ class Chat:
         return self._apply(messages, tools)
 
     def _apply(self, messages: Sequence[Message], tools: Sequence[ToolDefinition]) -> str:
-        from jinja2.exceptions import TemplateError
-
         # enable_thinking=False: models that think aloud by default (Qwen3) answer directly; others ignore it.
         options: dict[str, Any] = {"tokenize": False, "add_generation_prompt": True, "enable_thinking": False}
         if tools:
@@ -176,8 +178,6 @@ class Chat:
 
     def _system_is_shown(self) -> bool:
         """Whether the template writes a system text; some pass over one without a word (Phi-3's first)."""
-        from jinja2.exceptions import TemplateError
-
         if self._shows_system is None:
             asked = [{"role": "system", "content": "zq_system"}, {"role": "user", "content": "U"}]
             try:
@@ -258,9 +258,6 @@ class ServedTokenizer:
 @lru_cache(maxsize=8)
 def _template(text: str) -> Any:
     """A chat template as transformers compiles it."""
-    from jinja2.exceptions import TemplateError
-    from jinja2.ext import loopcontrols
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     def refuse(message: str) -> str:
         raise TemplateError(message)

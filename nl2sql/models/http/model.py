@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import httpx2
+
 from nl2sql.errors import ModelError, UsageError, one_line
 from nl2sql.interfaces import Completion, Grammar, Message, ToolDefinition, Usage
 from nl2sql.models.chat import Chat, Request
@@ -143,8 +145,6 @@ class HttpModel:
 
     def describe(self) -> dict[str, Any]:
         """The server as a manifest records it; the key is not in it."""
-        import httpx2
-
         abilities = self.abilities
         return {
             "backend": "http",

@@ -24,6 +24,8 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any
 
+import httpx2 as httpx
+
 from nl2sql.errors import Cancelled, ModelError, one_line
 from nl2sql.machine import masked, masked_data
 from nl2sql.models.http.providers import OWN, Place, key_headers
@@ -173,8 +175,6 @@ class Transport:
         raise AssertionError("unreachable")
 
     async def _attempt(self, asked: Asked, seconds: float) -> Any:
-        import httpx2 as httpx
-
         method, url, body, lines = asked
         if not self._client:
             self._client.append(self._opened())
@@ -205,8 +205,6 @@ class Transport:
 
     def _opened(self) -> Any:
         """The client. Raises ModelError where what the environment says of proxies or certificates is no use."""
-        import httpx2 as httpx
-
         headers = {"Accept-Encoding": "identity", "User-Agent": "nl2sql", "Content-Type": "application/json"}
         headers |= self.headers()
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
