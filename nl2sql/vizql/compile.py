@@ -31,7 +31,7 @@ from sqlglot import exp, parse_one
 
 from nl2sql.config import VizqlConfig
 from nl2sql.vizql.formula_tree import NotExecutable
-from nl2sql.vizql.query import Query, Request, field_kind
+from nl2sql.vizql.query import Options, Query, Request, field_kind
 from nl2sql.vizql.scope import Grouping, Scope, joined
 from nl2sql.vizql.source import DATES, NUMBERS, UNKNOWN, DataSource
 from nl2sql.vizql.values import COMPARED, TEXT_TESTS, TRIED, Value, comparable, date_literal, literal, of_date, period
@@ -66,20 +66,13 @@ class _Plan:
 
     scope: Scope
     today: datetime.date
+    raw: bool  # rows as they are, not grouped
+    row_limit: int | None
     grouping: Grouping = field(default_factory=Grouping)
     columns: list[tuple[Any, str, Value]] = field(default_factory=list)  # the query's field, its caption, its value
     rows: list[tuple[exp.Expr, bool]] = field(default_factory=list)  # conditions on rows; in the context?
     groups: list[exp.Expr] = field(default_factory=list)  # conditions on aggregates
     picked: list[_Picked] = field(default_factory=list)
-
-    @property
-    def raw(self) -> bool:
-        return self.scope.request.disaggregate
-
-    @property
-    def row_limit(self) -> int | None:
-        options = self.scope.request.options
-        return options.rowLimit if options else None
 
 
 def compiled(
@@ -98,13 +91,17 @@ def compiled(
     request = query if isinstance(query, Request) else Request(query=query)
     if dialect not in TRIED:
         return CompiledQuery("", (), (f"queries are not executed on {dialect} here; only on {' and '.join(TRIED)}",))
-    plan = _Plan(Scope(request, source, dialect), today or datetime.date.today())
+    asked, options = request.query, request.options or Options()
+    own = [(part.fieldCaption, part.calculation) for part in asked.fields if field_kind(part) == "calculation"]
+    given = [(part.parameterCaption, part.value) for part in asked.parameters or ()]
+    scope = Scope(source, dialect, own, given, bool(options.interpretFieldCaptionsAsFieldNames))
+    plan = _Plan(scope, today or datetime.date.today(), request.disaggregate, options.rowLimit)
     strict = bool(settings and settings.strict)
     reasons: list[str] = []
-    for part in request.query.fields:
+    for part in asked.fields:
         _tried(partial(_add_field, plan, part, strict), f"field '{part.fieldCaption}'", reasons)
-    for i, asked in enumerate(request.query.filters or []):
-        _tried(partial(_add_filter, plan, asked), f"filter {i + 1} ({asked.filterType})", reasons)
+    for i, part in enumerate(asked.filters or [], 1):
+        _tried(partial(_add_filter, plan, part), f"filter {i} ({part.filterType})", reasons)
     captions = tuple(caption for _, caption, _ in plan.columns)
     sql = _tried(partial(_text, plan, reasons), "", reasons) if not reasons else None
     return CompiledQuery(sql or "", captions, tuple(dict.fromkeys(reasons)))
@@ -129,12 +126,7 @@ def _add_field(plan: _Plan, part: Any, strict: bool) -> None:
     if kind == "table_calculation":
         raise NotExecutable(f"the table calculation {part.tableCalculation.tableCalcType}")
     function = _function(plan, part, strict)
-    if function is None or kind == "bin":
-        value = plan.scope.read(part, plan.grouping)
-    else:
-        known = plan.scope.known(part.fieldCaption)
-        argument = plan.scope.field(known, plan.grouping, aliased=False)
-        value = plan.scope.applied(function, argument, plan.grouping, known.fieldCaption)
+    value = plan.scope.read(part, plan.grouping, function)
     if kind == "bin":
         value = _bin(value, part.binSize)
     if plan.raw and value.level == "aggregate":

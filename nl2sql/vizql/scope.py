@@ -15,15 +15,14 @@ functions than those of ``values``, which are refused by name.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 from sqlglot import exp
 
 from nl2sql.vizql.formula_tree import Call, Constant, Day, FormulaError, Name, NotExecutable, Tree, parse_formula
-from nl2sql.vizql.query import AGGREGATES, DATE_PARTS, DATE_TRUNCATIONS, Request, field_kind
+from nl2sql.vizql.query import AGGREGATES, DATE_PARTS, DATE_TRUNCATIONS
 from nl2sql.vizql.source import DATES, NUMBERS, UNKNOWN, DataSource, FieldMetadata, result_type, unbracketed
 from nl2sql.vizql.values import (
     COMPARED,
@@ -164,42 +163,38 @@ class Grouping:
 
 @dataclass
 class Scope:
-    """What names mean: the request, its data source, the dialect, and aliases of the tables that are read."""
+    """What names mean: the data source, what the query adds to it, the dialect, and aliases of the tables read.
 
-    request: Request
+    own: the query's calculations, as (caption, formula). given: its parameters, as (caption, value); of two of one
+    name the first counts. by_name: does the query name fields by ``fieldName``, in its formulas too, and not by
+    caption?
+    """
+
     source: DataSource
     dialect: str
+    own: Sequence[tuple[str, str]] = ()
+    given: Sequence[tuple[str, Any]] = ()
+    by_name: bool = False
     aliases: dict[str, str] = field(default_factory=dict)
     calculations: int = 0  # read so far
     parts: int = 0  # of these
 
-    @property
-    def by_name(self) -> bool:
-        """Does the query name fields by ``fieldName``, in its formulas too, and not by caption?"""
-        options = self.request.options
-        return bool(options and options.interpretFieldCaptionsAsFieldNames)
-
-    @cached_property
-    def own(self) -> dict[str, str]:
-        """The query's calculations: the formula by the caption, in lower case; the first of two."""
-        fields = reversed(self.request.query.fields)
-        return {part.fieldCaption.casefold(): part.calculation for part in fields if field_kind(part) == "calculation"}
-
     def known(self, caption: str) -> FieldMetadata:
         """The field of the data source that a query names. Raises NotExecutable where there is none."""
-        known = self.source.field_named(caption) if self.by_name else self.source.field_any_case(caption)
+        known = self.source.meant(caption, self.by_name)
         if known is None:
             raise NotExecutable(f"field '{caption}', which the data source does not have")
         return known
 
-    def read(self, part: Any, grouping: Grouping) -> Value:
-        """What a part of the query with a caption and a function, or with a calculation, gives."""
+    def read(self, part: Any, grouping: Grouping, function: str | None = None) -> Value:
+        """What a part of the query with a calculation gives, or with a caption and a function: this one, or its own."""
         calculation = getattr(part, "calculation", None)
         if calculation is not None:
             return self.formula(calculation, grouping)
         known = self.known(part.fieldCaption)
-        function = getattr(part, "function", None)
-        if function is not None and function != "AGG":
+        own = getattr(part, "function", None)
+        function = function or (own if own != "AGG" else None)
+        if function is not None:
             return self.applied(function, self.field(known, grouping, aliased=False), grouping, known.fieldCaption)
         return self.field(known, grouping)
 
@@ -293,16 +288,13 @@ class _Formula:
     def name(self, name: Name) -> Value:
         """A calculation of the query, a field, or a parameter."""
         scope, folded = self.scope, name.text.casefold()
-        if folded in scope.own and not name.parameter:
-            return scope.formula(scope.own[folded], self.grouping, self.depth + 1)
-        known = self.field(name.text) or scope.source.field_named(name.text)
+        own = next((formula for caption, formula in scope.own if caption.casefold() == folded), None)
+        if own is not None and not name.parameter:
+            return scope.formula(own, self.grouping, self.depth + 1)
+        known = scope.source.meant(name.text, self.by_name) or scope.source.field_named(name.text)
         if known is not None and not name.parameter:
             return scope.field(known, self.grouping, self.depth, aliased=False)
         return self.parameter(name.text)
-
-    def field(self, text: str) -> FieldMetadata | None:
-        """The field of the data source that is named so where the formula names fields as it does."""
-        return self.scope.source.field_named(text) if self.by_name else self.scope.source.field_any_case(text)
 
     def parameter(self, text: str) -> Value:
         """The value of a parameter: the query's, else the data source's."""
@@ -311,8 +303,7 @@ class _Formula:
         known = next((p for p, called in names if folded in called), None)
         if known is None:
             raise FormulaError(f"the name [{text}] in a formula, which the data source does not have")
-        asked = self.scope.request.query.parameters or []
-        value = next((p.value for p in asked if p.parameterCaption == known.parameterCaption), known.value)
+        value = next((v for caption, v in self.scope.given if caption == known.parameterCaption), known.value)
         kind = known.dataType if known.dataType not in UNKNOWN else ""
         if kind in DATES and isinstance(value, str):
             return Value(date_literal(value, self.scope.dialect, moments=kind == "DATETIME"), kind, "constant")
@@ -340,7 +331,7 @@ class _Formula:
         if name == "COUNT" and isinstance(argument, Name):
             folded = argument.text.casefold()
             tables = [t for t in self.scope.source.logicalTables if t.caption.casefold() == folded]
-            if tables and self.field(argument.text) is None:
+            if tables and self.scope.source.meant(argument.text, self.by_name) is None:
                 table = tables[0].logicalTableId
                 self.scope.aliases.setdefault(table, f"t{len(self.scope.aliases)}")
                 one = Value(exp.Literal.number(1), "INTEGER", "row", frozenset({table}))

@@ -34,12 +34,7 @@ from nl2sql.vizql.autofix import (
 )
 from nl2sql.vizql.formula_tree import FormulaError, NotExecutable, bracketed, called, parse_formula, references
 from nl2sql.vizql.query import (
-    FIELD_MODELS,
     FUNCTIONS,
-    Options,
-    Parameter,
-    Query,
-    Request,
     field_kind,
     is_full_date,
     is_moment,
@@ -105,22 +100,17 @@ class Checked:
     @cached_property
     def scope(self) -> Scope:
         """What the names of the query's formulas mean to the compiler, in any dialect."""
-        named = ((n, t) for n, t in self.calculations.items() if self.source.field_any_case(n) is None)
-        calculation: Any = FIELD_MODELS["calculation"]
-        own = [calculation.model_construct(fieldCaption=n, calculation=t) for n, t in named]
-        keys = set(Parameter.model_fields)
-        given = [part for part in self.query.get("parameters") or () if isinstance(part, dict) and keys <= set(part)]
-        parameters = [Parameter.model_construct(**part) for part in given]
-        query = Query.model_construct(fields=own, parameters=parameters)
-        options = Options.model_construct(interpretFieldCaptionsAsFieldNames=self.by_name)
-        return Scope(Request.model_construct(query=query, options=options), self.source, "sqlite")
+        own = [(name, text) for name, text in self.calculations.items() if self.source.field_any_case(name) is None]
+        parts = (part for part in self.query.get("parameters") or () if isinstance(part, dict))
+        given = [(p["parameterCaption"], p["value"]) for p in parts if {"parameterCaption", "value"} <= set(p)]
+        return Scope(self.source, "sqlite", own, given, self.by_name)
 
     def field_at(self, place: Place) -> FieldMetadata | None:
         """The field of the data source that the part at ``place`` names, upper or lower case."""
         caption = part_at(self.query, (*place, "fieldCaption"))
         if not isinstance(caption, str):
             return None
-        return self.source.field_named(caption) if self.by_name else self.source.field_any_case(caption)
+        return self.source.meant(caption, self.by_name)
 
     def name_of(self, known: FieldMetadata) -> str:
         """The name by which the query names this field."""

@@ -191,6 +191,10 @@ class DataSource(BaseModel):
         """The field of this ``fieldName``."""
         return self._by.get(("name", name)) if name else None
 
+    def meant(self, name: str, by_name: bool) -> FieldMetadata | None:
+        """The field that a query names: by its ``fieldName`` alone, or by its caption, upper or lower case."""
+        return self.field_named(name) if by_name else self.field_any_case(name)
+
     def table(self, logical_table_id: str) -> LogicalTable | None:
         """The logical table of this id."""
         return next((t for t in self.logicalTables if t.logicalTableId == logical_table_id), None)
