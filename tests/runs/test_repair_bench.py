@@ -25,19 +25,18 @@ from nl2sql.runs.evaluate import start
 from nl2sql.runs.plan import RunSpec
 from nl2sql.runs.repair_bench import Bench, arm, repaired, repairs_text, run_arms, summarise_repairs
 from nl2sql.runs.repair_bench.cases import (
-    CaseJudge,
     CasePlan,
     RepairCase,
-    SqliteSource,
     corrupted_cases,
     failed_in_runs,
     learn_from,
     open_cases,
     refusal_of,
 )
+from nl2sql.runs.repair_bench.sources import Source
 
 QUICK = load_benchmark("packaged", split="quick")
-SOURCE = SqliteSource("packaged", QUICK)
+SOURCE = Source("packaged", QUICK.database, QUICK.database)
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +64,7 @@ def a_case(cases: list[RepairCase], kind: str = "mistyped_column") -> RepairCase
 
 def one(case: RepairCase, name: str, replies: list[str], corpus: Corpus | None = None) -> dict[str, object]:
     bench = Bench([case], database, Config(), corpus=corpus)
-    return repaired(bench, case, arm(name), ScriptedModel(replies, context_window=100_000), CaseJudge())
+    return repaired(bench, case, arm(name), ScriptedModel(replies, context_window=100_000))
 
 
 OUTCOMES = [
@@ -105,7 +104,7 @@ def test_each_arm_shows_the_model_what_it_promises(
         corpus.store_fix(case.error, case.sql, case.gold[0], "A twin", source="another/1")
         bench = Bench([case], database, Config(), corpus=corpus)
         for name in ("error", "patterns", "patterns+corpus"):
-            repaired(bench, case, arm(name), ScriptedModel([case.gold[0]], context_window=100_000), CaseJudge())
+            repaired(bench, case, arm(name), ScriptedModel([case.gold[0]], context_window=100_000))
     error, patterns, fixes = asked
     assert f"Error: {case.error}" in error and "VIOLATED" not in error
     assert "VIOLATED CONSTRAINT:\nThere is no column" in patterns and "SIMILAR" not in patterns
@@ -195,14 +194,14 @@ def test_clickhouse_refuses_its_cases_in_its_own_words(clickhouse: tuple[list[Re
     for case in cases:
         assert "Code: " in case.error or "SELECT" in case.error
         result = bench.database(case).run(case.gold[0])
-        assert result.success and CaseJudge()(case, bench.database(case), case.gold[0], result)
+        assert result.success and bench.right(case, case.gold[0], result)
 
 
 def test_a_repair_on_clickhouse_is_judged_by_its_rows(clickhouse: tuple[list[RepairCase], Bench]) -> None:
     cases, bench = clickhouse
     case = next(case for case in cases if case.origin == "written")
     model = ScriptedModel([f"```sql\n{case.gold[0]};\n```"], context_window=100_000)
-    assert repaired(bench, case, arm("patterns"), model, CaseJudge())["success"]
+    assert repaired(bench, case, arm("patterns"), model)["success"]
 
 
 COMMAND = ["corpus", "bench", "--arms", "deterministic", "--split", "quick", "--cases", "12", "-q", "--out"]

@@ -15,8 +15,8 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any, TypeAlias
@@ -33,15 +33,17 @@ from nl2sql.agents.writing import guard
 from nl2sql.config import Config, RepairConfig
 from nl2sql.errors import Cancelled, UsageError
 from nl2sql.eval import tables
+from nl2sql.eval.rules import RULES
 from nl2sql.eval.stats import adjusted, clustered_interval, paired_test, percent
-from nl2sql.interfaces import Database, Model, Question, Resources, content_key
+from nl2sql.interfaces import Database, Model, Question, Resources, RunResult, content_key
+from nl2sql.machine import in_threads
 from nl2sql.models.scripted import ScriptedModel
 from nl2sql.repair.corpus import Corpus
 from nl2sql.repair.registry import catalogue_print
 from nl2sql.runs.folder import count_lines, iter_jsonl
 from nl2sql.runs.plan import weights_of
-from nl2sql.runs.repair_bench.cases import RULE, CaseJudge, RepairCase, refusal_of
-from nl2sql.runs.repair_bench.sources import MAX_ROWS, TIMEOUT_S
+from nl2sql.runs.repair_bench.cases import RepairCase, refusal_of
+from nl2sql.runs.repair_bench.sources import BOUNDS
 
 LEVELS = ("error", "patterns", "patterns+corpus")
 ALONE = "deterministic"  # the stage without a model
@@ -50,6 +52,7 @@ SWITCHES = ("samples", "grammar")  # of RepairConfig, behind a level (alone: err
 SAMPLES = 4
 SEARCH_S = 60.0  # a busy machine must not decide which fixes are shown
 RESULTS = "results.jsonl"
+RULE = RULES["bag"]
 FENCED = re.compile(r"```(?:\w+\n)?(.*?)(?:```|$)", re.DOTALL)
 
 
@@ -98,6 +101,17 @@ class Bench:
     config: Config
     attempts: int = 3
     corpus: Corpus | None = None
+    golds: dict[tuple[str, str, str], RunResult] = field(default_factory=dict, repr=False)  # each executed once
+
+    def right(self, case: RepairCase, sql: str, result: RunResult) -> bool:
+        """Whether a statement's result has the rows of one of the case's golds."""
+        for gold in case.gold:
+            key = (case.dialect, case.db_id, gold)
+            if key not in self.golds:
+                self.golds[key] = self.database(case).run(gold, **BOUNDS)
+            if RULE.judge([self.golds[key]], [result], gold_sql=case.ordered_by, predicted_sql=sql):
+                return True
+        return False
 
     def key(self, case: RepairCase, arm: Arm, model: Mapping[str, Any]) -> str:
         """What decides a result, as a content key."""
@@ -128,32 +142,24 @@ def run_arms(
     path = folder / RESULTS
     done = {row["key"] for row in iter_jsonl(path)}
     pending = [item for item in wanted if item[-1] not in done]
-    judge, cancel, writing = CaseJudge(), threading.Event(), threading.Lock()
+    cancel, writing = threading.Event(), threading.Lock()
 
     def repair_one(case: RepairCase, chosen: Arm, key: str) -> None:
-        if cancel.is_set():
-            return
-        outcome = repaired(bench, case, chosen, model, judge, cancel)
+        outcome = repaired(bench, case, chosen, model, cancel)
         row = {"key": key, "case": case.id, "arm": chosen.name, "model": label if chosen.level else ""} | outcome
         with writing, path.open("a", encoding="utf-8") as file:
             if not cancel.is_set():
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
 
-    workers = max(1, int(getattr(model, "batch_size", 4))) if model is not None else 4
-    bar = tqdm(total=len(wanted), initial=len(wanted) - len(pending), desc="repairs", disable=not progress)
-    with bar, ThreadPoolExecutor(workers, thread_name_prefix="repair") as pool:
+    workers = max(1, int(getattr(model, "batch_size", 4)))
+    jobs = [partial(repair_one, *item) for item in pending]
+    with tqdm(total=len(wanted), initial=len(wanted) - len(jobs), desc="repairs", disable=not progress) as bar:
         try:
-            futures = [pool.submit(repair_one, *item) for item in pending]
-            for future in as_completed(futures):
-                future.result()
+            for _ in in_threads(jobs, workers, cancel):
                 bar.update()
-        except BaseException as error:
-            cancel.set()
-            pool.shutdown(wait=False, cancel_futures=True)
-            if isinstance(error, KeyboardInterrupt):
-                kept = f"{count_lines(path)} results are kept in {folder}"
-                raise Cancelled(f"interrupted; {kept}; the same command goes on") from None
-            raise
+        except KeyboardInterrupt:
+            kept = f"{count_lines(path)} results are kept in {folder}"
+            raise Cancelled(f"interrupted; {kept}; the same command goes on") from None
     ids, keys = {case.id for case in bench.cases}, {key for *_, key in wanted}
     asked = {(chosen.name, label if chosen.level else "") for chosen in arms}
     held = {
@@ -171,12 +177,7 @@ def check_fixes(arms: Sequence[Arm], given: bool) -> None:
 
 
 def repaired(
-    bench: Bench,
-    case: RepairCase,
-    chosen: Arm,
-    model: Model | None,
-    judge: CaseJudge,
-    cancel: threading.Event | None = None,
+    bench: Bench, case: RepairCase, chosen: Arm, model: Model | None, cancel: threading.Event | None = None
 ) -> dict[str, Any]:
     """One case under one arm: whether it succeeded, whether it executes, attempts, cost, and each attempt."""
     began = time.perf_counter()
@@ -200,13 +201,11 @@ def repaired(
             ended = "no repair was found" if chosen.level is None else "what came is no query"
             break
         why = refusal_of(candidate, database)
-        result = database.run(candidate, timeout_s=TIMEOUT_S, max_rows=MAX_ROWS) if not why else None
-        if result is not None and not result.success:
-            why = result.error or "refused"
+        result = RunResult(False, error=why) if why else database.run(candidate, **BOUNDS)
+        why = "" if result.success else result.error or "refused"
         tried.append({"sql": candidate, "error": why})
-        if result is not None and not why:
-            success = judge(case, database, candidate, result)
-            ended = "executes"
+        if result.success:
+            success, ended = bench.right(case, candidate, result), "executes"
             break
         if candidate == sql:
             ended = "repeats itself"  # the next prompt would be the same
@@ -276,7 +275,7 @@ def summarise_repairs(cases: Sequence[RepairCase], results: Sequence[Row]) -> di
         about = {"dialect": dialect, "origin": origin, "n": len(members), "databases": len({c.db_id for c in members})}
         shown = _with_tests([_arm(by_id, *name, rows) for name, rows in arms.items()], arms, by_id)
         tables.append(about | {"arms": shown, "by_category": _by_category(by_id, arms)})
-    return {"metric": f"EX[{RULE}]", "baseline": BASELINE, "cases": len(cases), "groups": tables}
+    return {"metric": f"EX[{RULE.name}]", "baseline": BASELINE, "cases": len(cases), "groups": tables}
 
 
 def _arm(cases: Mapping[str, RepairCase], model: str, name: str, rows: Mapping[str, Row]) -> dict[str, Any]:

@@ -24,29 +24,17 @@ from nl2sql.agents.repairing import refused_candidates
 from nl2sql.benchmarks import scorable
 from nl2sql.benchmarks.core import FolderBenchmark
 from nl2sql.errors import BenchmarkError, UsageError
-from nl2sql.eval.rules import get_rule
-from nl2sql.interfaces import Database, Question, RunResult, content_key
+from nl2sql.interfaces import Database, Question, content_key
 from nl2sql.repair.analyzer import ErrorAnalyzer, engine_version
 from nl2sql.repair.corpus import LEARNING_SPLITS, Corpus, Repair, learn, source_of
 from nl2sql.repair.deterministic import fault
 from nl2sql.runs.folder import iter_jsonl, left_as_found, locked, write_json
 from nl2sql.runs.plan import Trust, benchmark_of, read_plan
 from nl2sql.runs.repair_bench.slips import FROM_SQLITE, KINDS, Slip
-from nl2sql.runs.repair_bench.sources import (
-    BANK,
-    DATABASE,
-    MAX_ROWS,
-    TIMEOUT_S,
-    Asked,
-    CaseSource,
-    Sources,
-    SqliteSource,
-    bank,
-)
+from nl2sql.runs.repair_bench.sources import BANK, BOUNDS, DATABASE, Asked, Source, Sources, bank, translated
 from nl2sql.runs.run import Run
 from nl2sql.sql.same import same_words
 
-RULE = "bag"
 TRIES = 3  # random choices of one slip on one gold
 AS_WRITTEN = ("another_dialect", "sqlite_s_own")  # slips of the dialect itself, which are not translated
 OF_THE_TEXT = (  # made of the engine's own gold: a translation would put them right
@@ -84,7 +72,7 @@ class RepairCase:
 
 def corrupted_cases(
     questions: Sequence[Question],
-    source: CaseSource,
+    source: Source,
     count: int,
     seed: int,
     *,
@@ -125,7 +113,7 @@ def _slipped(source: str, item: Asked, kind: str, slip: Slip, seed: int) -> Repa
         wrong = slip(item.golds[0] if kind in OF_THE_TEXT else item.question.gold[0], schema, rng)
         if wrong is None:
             continue
-        text = wrong if kind in AS_WRITTEN + OF_THE_TEXT else item.rewrite(wrong)
+        text = wrong if kind in AS_WRITTEN + OF_THE_TEXT else translated(wrong, dialect)
         if any(same_words(text, gold, dialect) for gold in item.golds):
             continue
         if error := refusal_of(text, item.database):
@@ -162,7 +150,7 @@ def refusal_of(sql: str, database: Database) -> str:
     error = fault(sql, database, database.schema())
     if error or database.dialect == "sqlite":
         return error
-    result = database.run(sql, timeout_s=TIMEOUT_S, max_rows=MAX_ROWS)
+    result = database.run(sql, **BOUNDS)
     return "" if result.success or result.error_kind == "timeout" else result.error or "refused"
 
 
@@ -185,7 +173,7 @@ def failed_in_run(folder: Path, label: str, trust: Trust | bool = False) -> Iter
     if "benchmark" in plan.objects:
         raise UsageError(f"{folder} was run on a benchmark object; its databases cannot be opened from here")
     benchmark = benchmark_of(folder, trust)
-    source = SqliteSource(plan.benchmark, benchmark)
+    source = Source(plan.benchmark, benchmark.database, benchmark.database)
     questions = {question.id: question for question in benchmark.questions}
     for name, part in run.parts().items():
         traces = {trace["id"]: trace["trace"] for trace in part.traces(("trace",))}
@@ -217,35 +205,15 @@ def learn_from(cases: Iterable[RepairCase], corpus: Any, taught: Iterable[Repair
     return stored
 
 
-class CaseJudge:
-    """Whether a statement gives the rows of a case's gold, by ``EX[bag]``. Thread-safe; golds are executed once."""
-
-    def __init__(self) -> None:
-        self._rule = get_rule(RULE)
-        self._golds: dict[tuple[str, str, str], RunResult] = {}
-
-    def __call__(self, case: RepairCase, database: Database, sql: str, result: RunResult) -> bool:
-        return any(
-            self._rule.judge([self._gold(case, database, gold)], [result], gold_sql=case.ordered_by, predicted_sql=sql)
-            for gold in case.gold
-        )
-
-    def _gold(self, case: RepairCase, database: Database, gold: str) -> RunResult:
-        key = (case.dialect, case.db_id, gold)
-        if key not in self._golds:
-            self._golds[key] = database.run(gold, timeout_s=TIMEOUT_S, max_rows=MAX_ROWS)
-        return self._golds[key]
-
-
-def written_cases(questions: FolderBenchmark, source: CaseSource) -> list[RepairCase]:
+def written_cases(questions: FolderBenchmark, source: Source) -> list[RepairCase]:
     """Those of the mistakes that fail on this version of the engine. Raises BenchmarkError for a gold that does."""
     cases = []
     for question in questions.questions:
         opened = source.database(question.db_id)
-        result = opened.run(question.gold[0], timeout_s=TIMEOUT_S, max_rows=MAX_ROWS)
+        result = opened.run(question.gold[0], **BOUNDS)
         if not result.success:
             raise BenchmarkError(f"{BANK.name}, {question.id}: its gold fails: {result.error}")
-        item = Asked(question, opened, question.gold, lambda sql: sql)
+        item = Asked(question, opened, question.gold)
         for number, sql in enumerate(question.meta["wrong"]):
             if error := refusal_of(sql, opened):
                 cases.append(case_of(DATABASE, "written", "written", f"written-{number}", sql, error, item))

@@ -20,8 +20,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
 import yaml
 from sqlglot.errors import SqlglotError
@@ -29,7 +30,7 @@ from sqlglot.errors import SqlglotError
 from nl2sql.benchmarks import load_benchmark
 from nl2sql.benchmarks.core import FolderBenchmark
 from nl2sql.databases.engines.database import EngineDatabase
-from nl2sql.databases.schema import Column, introspect, quote_name
+from nl2sql.databases.schema import Column, introspect, quote_always, quote_name
 from nl2sql.databases.sqlite.database import SqliteDatabase
 from nl2sql.databases.sqlite.files import read_only
 from nl2sql.errors import DatabaseError, UsageError, one_line
@@ -41,48 +42,46 @@ from nl2sql.sql.parse import SLIPS, parse_bounded
 if TYPE_CHECKING:
     from nl2sql.runs.repair_bench.cases import RepairCase
 
-TIMEOUT_S = 10.0  # of a statement
-MAX_ROWS = 10_000
+BOUNDS: dict[str, Any] = {"timeout_s": 10.0, "max_rows": 10_000}  # of a statement
+SAME = get_rule("bag~1e-6")  # averages and sums are added up in another order on another engine
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A question whose ``golds`` run on ``database`` and give rows; ``rewrite`` puts SQLite's SQL into its dialect."""
+    """A question whose ``golds`` run on ``database``, in whose dialect they are, and give rows."""
 
     question: Question
     database: Database
     golds: tuple[str, ...]
-    rewrite: Callable[[str], str]
 
 
-class CaseSource(Protocol):
-    """Where cases come from and are repaired: the databases of one benchmark, on one engine."""
+@dataclass(frozen=True)
+class Source:
+    """A benchmark's databases by id: SQLite's, and those that statements fail on: the same, or their copies."""
 
     name: str
-
-    def database(self, db_id: str) -> Database: ...
-
-    def asked(self, question: Question) -> Asked | None:
-        """The question with those of its golds that run and give rows; None without one: nothing could be right."""
-        ...
-
-    def close(self) -> None: ...
-
-
-class SqliteSource:
-    """A benchmark's databases as they are."""
-
-    def __init__(self, name: str, benchmark: Benchmark) -> None:
-        self.name, self.database = name, benchmark.database
+    sqlite: Callable[[str], Database]
+    database: Callable[[str], Database]
 
     def asked(self, question: Question) -> Asked | None:
-        database = self.database(question.db_id)
-        results = {gold: database.run(gold, timeout_s=TIMEOUT_S, max_rows=MAX_ROWS) for gold in question.gold}
-        golds = tuple(gold for gold, r in results.items() if r.success and r.rows and not r.truncated)
-        return Asked(question, database, golds, lambda sql: sql) if golds else None
+        """The question with those of its golds that give SQLite's rows; None without one: nothing could be right."""
+        own, database = self.sqlite(question.db_id), self.database(question.db_id)
+        golds = []
+        for gold in question.gold:
+            text = translated(gold, database.dialect)
+            wanted = own.run(gold, **BOUNDS)
+            given = wanted if database is own else database.run(text, **BOUNDS)
+            if wanted.rows and SAME.judge([wanted], [given], gold_sql=gold, predicted_sql=gold):
+                golds.append(text)
+        return Asked(question, database, tuple(golds)) if golds else None
 
-    def close(self) -> None:
-        """The benchmark's databases stay open for whoever else uses them."""
+
+def translated(sql: str, dialect: str) -> str:
+    """SQLite's SQL in another dialect; as it is where that is SQLite's, or where it cannot be parsed."""
+    try:
+        return sql if dialect == "sqlite" else str(parse_bounded(sql).sql(dialect=dialect))
+    except (SqlglotError, *SLIPS):
+        return sql
 
 
 # ----------------------------------------------------------- the questions of ``bank.yaml``
@@ -107,95 +106,66 @@ def bank(folder: Path) -> FolderBenchmark:
     return FolderBenchmark(DATABASE, questions, {}, {DATABASE: path}, source=str(BANK))
 
 
+# ------------------------------------------------------------------------------- all benchmarks
+
+
 class Sources:
-    """The databases of the cases, opened by the benchmark's name. ``dialect``: the plan's; ``folder``: of copies."""
+    """The databases of the cases, opened by the benchmark's name. ``dialect``: the plan's; ``folder``: of copies.
+
+    Raises DatabaseError where chdb is missing or a database cannot be loaded into ClickHouse.
+    """
 
     def __init__(self, dialect: str, folder: Path) -> None:
         self.dialect, self.folder = dialect, folder
-        self._open: dict[tuple[str, str], CaseSource] = {}
-        self._questions: dict[tuple[str, str], Benchmark] = {}
+        self._benchmarks: dict[tuple[str, str], Benchmark] = {}
+        self._copies: OrderedDict[Path, Database] = OrderedDict()
+        self._lock = threading.Lock()
 
-    def of(self, name: str, dialect: str = "") -> CaseSource:
+    def of(self, name: str, dialect: str = "") -> Source:
         """The databases of a benchmark on an engine (default: the plan's)."""
-        key = (name, dialect or self.dialect)
-        if key not in self._open:
-            benchmark, copies = self.questions(name), self.folder / "clickhouse" / Path(name).name
-            sqlite = key[1] == "sqlite"
-            self._open[key] = SqliteSource(name, benchmark) if sqlite else ClickHouseCopies(name, benchmark, copies)
-        return self._open[key]
+        sqlite = self.questions(name).database
+        as_they_are = (dialect or self.dialect) == "sqlite"
+        return Source(name, sqlite, sqlite if as_they_are else partial(self._copy, name))
 
     def questions(self, name: str, split: str = "all") -> Benchmark:
         """The benchmark, or the written questions."""
-        if (name, split) not in self._questions:
+        if (name, split) not in self._benchmarks:
             loaded = bank(self.folder) if name == DATABASE else load_benchmark(name, split=split)
-            self._questions[name, split] = loaded
-        return self._questions[name, split]
+            self._benchmarks[name, split] = loaded
+        return self._benchmarks[name, split]
 
     def database(self, case: RepairCase) -> Database:
         return self.of(case.benchmark, case.dialect).database(case.db_id)
 
+    def _copy(self, name: str, db_id: str) -> Database:
+        """The copy of a database in ClickHouse, loaded when it is first asked for.
+
+        At most ``MOST_OPEN`` have a process; one that was closed starts anew when used.
+        """
+        place = self.folder / "clickhouse" / Path(name).name / db_id
+        with self._lock:
+            if place not in self._copies:
+                source = self.questions(name).database(db_id)
+                if not isinstance(source, SqliteDatabase):
+                    raise UsageError(f"{db_id} is a {source.dialect} database; only SQLite files are copied")
+                self._copies[place] = EngineDatabase("clickhouse", str(_loaded(source.path, place)), db_id)
+            self._copies.move_to_end(place)
+            for old in list(self._copies.values())[:-MOST_OPEN]:
+                old.close()
+            return self._copies[place]
+
     def close(self) -> None:
-        for source in self._open.values():
-            source.close()
+        """Close the copies; the benchmarks' own databases stay open for whoever else uses them."""
+        for database in self._copies.values():
+            database.close()
 
 
-# -------------------------------------------------------------------------------- ClickHouse
+# ----------------------------------------------------------------------- copies in ClickHouse
 
 LOAD_S = 300.0
 MOST_OPEN = 6  # each open database is a process of some 300 MB
 DATE = re.compile(r"(19|2[012])\d\d-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])")
 CHUNK = 5000  # rows of one INSERT
-SAME = get_rule("bag~1e-6")  # averages and sums are added up in another order
-
-
-class ClickHouseCopies:
-    """A benchmark's SQLite databases as ClickHouse folders below ``folder``, each loaded when it is first asked for.
-
-    Raises DatabaseError where chdb is missing or a database cannot be loaded.
-    """
-
-    def __init__(self, name: str, benchmark: Benchmark, folder: Path) -> None:
-        self.name, self.benchmark, self.folder = name, benchmark, folder
-        self._open: OrderedDict[str, Database] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def database(self, db_id: str) -> Database:
-        """The copy of a database. At most ``MOST_OPEN`` have a process; one that was closed starts anew when used."""
-        with self._lock:
-            if db_id not in self._open:
-                source = self.benchmark.database(db_id)
-                if not isinstance(source, SqliteDatabase):
-                    raise UsageError(f"{db_id} is a {source.dialect} database; only SQLite files are copied")
-                self._open[db_id] = EngineDatabase("clickhouse", str(_loaded(source.path, self.folder / db_id)), db_id)
-            self._open.move_to_end(db_id)
-            for old in list(self._open.values())[:-MOST_OPEN]:
-                old.close()
-            return self._open[db_id]
-
-    def asked(self, question: Question) -> Asked | None:
-        """The question with its golds translated, those that give SQLite's own rows; None without one."""
-        ours, theirs = self.benchmark.database(question.db_id), self.database(question.db_id)
-        golds = []
-        for gold in question.gold:
-            wanted, given = (
-                database.run(sql, timeout_s=TIMEOUT_S, max_rows=MAX_ROWS)
-                for database, sql in ((ours, gold), (theirs, translated(gold)))
-            )
-            if wanted.rows and SAME.judge([wanted], [given], gold_sql=gold, predicted_sql=gold):
-                golds.append(translated(gold))
-        return Asked(question, theirs, tuple(golds), translated) if golds else None
-
-    def close(self) -> None:
-        for database in self._open.values():
-            database.close()
-
-
-def translated(sql: str) -> str:
-    """SQLite's SQL in ClickHouse's dialect; what cannot be parsed as it is."""
-    try:
-        return str(parse_bounded(sql).sql(dialect="clickhouse"))
-    except (SqlglotError, *SLIPS):
-        return sql
 
 
 def _loaded(source: Path, folder: Path) -> Path:
@@ -227,17 +197,16 @@ def copy_tables(source: Path, folder: Path) -> None:
         for table in introspect(connection).tables:
             if table.is_view:
                 continue
-            types = [_type(connection, table.name, column) for column in table.columns]
-            columns = ", ".join(f"{_name(c.name)} {kind}" for c, kind in zip(table.columns, types, strict=True))
-            made.query(f"CREATE TABLE {_name(table.name)} ({columns}) ENGINE = MergeTree ORDER BY tuple()")
-            rows = connection.execute(f"SELECT * FROM {quote_name(table.name)}")
             names = [column.name for column in table.columns]
+            target, *quoted = (quote_always(name, "clickhouse") for name in (table.name, *names))
+            types = (_type(connection, table.name, column) for column in table.columns)
+            columns = ", ".join(map(" ".join, zip(quoted, types, strict=True)))
+            made.query(f"CREATE TABLE {target} ({columns}) ENGINE = MergeTree ORDER BY tuple()")
+            rows = connection.execute(f"SELECT * FROM {quote_name(table.name)}")
             while chunk := rows.fetchmany(CHUNK):
                 records = (dict(zip(names, row, strict=True)) for row in chunk)
-                lines = "\n".join(
-                    json.dumps(record, default=lambda blob: blob.decode("utf-8", "replace")) for record in records
-                )
-                made.query(f"INSERT INTO {_name(table.name)} FORMAT JSONEachRow\n{lines}")
+                lines = (json.dumps(record, default=lambda blob: blob.decode("utf-8", "replace")) for record in records)
+                made.query(f"INSERT INTO {target} FORMAT JSONEachRow\n" + "\n".join(lines))
     made.close()
 
 
@@ -253,10 +222,6 @@ def _type(connection: sqlite3.Connection, table: str, column: Column) -> str:
     else:
         kind = "Date32" if kinds == {str} and all(map(DATE.fullmatch, values)) else "String"
     return kind if column.not_null or column.primary_key else f"Nullable({kind})"
-
-
-def _name(name: str) -> str:
-    return "`" + name.replace("\\", "\\\\").replace("`", "\\`") + "`"
 
 
 if __name__ == "__main__":
