@@ -235,10 +235,6 @@ class Benchmark(Protocol):
 
     def database(self, db_id: str) -> Database: ...
 
-    def fingerprints(self) -> dict[str, str]:
-        """Content hashes: "questions", and one per database."""
-        ...
-
 
 # ----------------------------------------------------------------------------------- controllers and tools
 

@@ -11,9 +11,7 @@ out of scores, and a seeded sample of the questions.
 from __future__ import annotations
 
 import csv
-import hashlib
 import io
-import json
 import random
 import threading
 from collections import Counter
@@ -101,20 +99,6 @@ class FolderBenchmark:
     def excluded(self) -> dict[str, int]:
         """Reason -> number of items that scores leave out."""
         return excluded_counts(self.questions)
-
-    def fingerprints(self) -> dict[str, str]:
-        """Content hashes: "questions" (id, text, golds, evidence), and one per database in use."""
-        from nl2sql.databases.sqlite.files import fingerprint_sqlite
-
-        digest = hashlib.sha256()
-        for q in self.questions:
-            digest.update(json.dumps([q.id, q.db_id, q.text, q.evidence, list(q.gold)]).encode())
-        hashes = {"questions": digest.hexdigest()}
-        for db_id in sorted({q.db_id for q in self.questions}):
-            path = self.files.get(db_id)
-            if path is not None and path.exists():
-                hashes[db_id] = fingerprint_sqlite(path)
-        return hashes
 
     def __repr__(self) -> str:
         databases = len({q.db_id for q in self.questions})

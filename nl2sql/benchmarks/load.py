@@ -22,7 +22,7 @@ from nl2sql.benchmarks.packaged import (
     load_vizql,
 )
 from nl2sql.errors import BenchmarkError, UsageError, one_line
-from nl2sql.interfaces import Benchmark, Database, Question, content_key, question_key
+from nl2sql.interfaces import Benchmark, Database, Question
 from nl2sql.machine import server_parts, with_password
 
 PACKAGED = {"packaged": load_packaged, PACKAGED_DIALOGUES: load_packaged_dialogues, VIZQL: load_vizql}
@@ -231,11 +231,6 @@ class OnEngine:
             if db_id not in self._open:
                 self._open[db_id] = open_database(with_password(self.url).replace(PLACE, db_id))
             return self._open[db_id]
-
-    def fingerprints(self) -> dict[str, str]:
-        """Content hashes: "questions", and one per database in use."""
-        hashes = {"questions": content_key([[question_key(q), *q.gold] for q in self.questions])}
-        return hashes | {db_id: self.database(db_id).fingerprint for db_id in sorted({q.db_id for q in self.questions})}
 
 
 def on_engine(benchmark: Benchmark, url: str) -> OnEngine:

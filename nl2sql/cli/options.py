@@ -235,16 +235,6 @@ def check_added(controller: str, added: Sequence[str]) -> None:
 EVERY = "nl2sql.every_option"  # in a context's meta: the help shows all
 WrongUse: Any = typer.BadParameter.__base__  # every mistake in a command's words; typer has no public name for it
 CODES = {"red": 31, "green": 32, "yellow": 33, "bold": 1}
-MOVED = {  # commands that stood at the top before there were groups
-    **{name: f"data {name}" for name in ("explain", "replicas", "vizql")},
-    **{name: f"new {name}" for name in ("examples", "plugins")},
-    **{name: f"runs {name}" for name in ("compare", "export", "replay", "view")},
-    "bench-repair": "corpus bench",
-    "check-data": "data check",
-    "check-run": "runs check",
-    "doctor": "models doctor",
-    "export-failures": "runs failures",
-}
 WIDTH = 110  # of a help that is written into a pipe or a file
 
 
@@ -280,14 +270,6 @@ class Group(TyperGroup):
             typer.echo(ctx.get_help(), err=below)
             ctx.exit(2 if below else 0)
         return list(super().parse_args(ctx, args))
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command of the first word. Raises a mistake of use that names the new place of a moved command."""
-        if ctx.parent is None and args[0] in MOVED:
-            ctx.fail(f"nl2sql {args[0]} is now: nl2sql {MOVED[args[0]]}")
-        if ctx.info_name == "runs" and args[0] not in self.commands and Path(args[0]).is_dir():
-            ctx.fail(f"nl2sql runs {args[0]} is now: nl2sql runs list {args[0]}")
-        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """The list of commands, without a cut."""

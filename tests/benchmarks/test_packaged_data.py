@@ -21,6 +21,7 @@ from sqlglot import exp
 from nl2sql.benchmarks import packaged as questions
 from nl2sql.databases import packaged
 from nl2sql.errors import BenchmarkError, UsageError
+from nl2sql.runs.plan import fingerprints
 from nl2sql.sql.features import LEVELS, hardness
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -285,9 +286,13 @@ def test_concurrent_builders_agree_on_one_complete_file(tmp_path: Path) -> None:
 
 
 def test_two_builds_have_the_same_fingerprints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = questions.load_packaged().fingerprints()
+    def built() -> dict[str, str]:
+        benchmark = questions.load_packaged()
+        return fingerprints(benchmark, benchmark.questions)
+
+    first = built()
     monkeypatch.setenv("NL2SQL_CACHE", str(tmp_path))
-    assert questions.load_packaged().fingerprints() == first
+    assert built() == first
     assert set(first) == {"questions", *DATABASES}
 
 

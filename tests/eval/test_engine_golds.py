@@ -63,9 +63,6 @@ class Shops:
     def database(self, db_id: str) -> Database:
         return self.shop
 
-    def fingerprints(self) -> dict[str, str]:
-        return {}
-
 
 @pytest.mark.parametrize("rule", ["bag", "bird-set"])
 @pytest.mark.parametrize("dialect", ["duckdb", "clickhouse", "postgres", "mysql"])
