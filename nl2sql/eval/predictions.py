@@ -207,6 +207,23 @@ class _Reading:
             raise UsageError(f"{self.path} {where}: the SQL has to be a text, found {str(sql)[:80]}")
         self.predictions[id_] = sql.strip() if isinstance(sql, str) else ""
 
+    def add_in_order(self, entries: Sequence[tuple[Any, str]], where: str, *, fewer: bool = False) -> None:
+        """(SQL, database or "") of one question after another; ``where``: what holds one of them in the file."""
+        asked, given = self.questions, len(entries)
+        if fewer and given < len(asked):
+            texts = f"{given} texts for {len(asked)} questions, by position: the last have none"
+            self.remarks.append(f"{self.path}: {texts}")
+            asked = asked[:given]
+        if given != len(asked):
+            raise UsageError(
+                f"predictions file {self.path} has {given} lines for {len(asked)} questions, and lines go by position: "
+                "write one line per question (a blank one where there is no answer), name the --split that the file "
+                'was made for, or write JSON lines {"id": ..., "sql": ...}'
+            )
+        _check_databases(self.path, [database for _, database in entries], asked)
+        for number, (question, (sql, _)) in enumerate(zip(asked, entries, strict=True), 1):
+            self.add(question.id, sql, f"{where} {number}")
+
 
 def _read_text(path: Path, what: str, read: Callable[[Path], bytes] = Path.read_bytes) -> str:
     try:
@@ -279,15 +296,6 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
 
 
-def _check_count(reading: _Reading, lines: int) -> None:
-    if lines != (questions := len(reading.questions)):
-        raise UsageError(
-            f"predictions file {reading.path} has {lines} lines for {questions} questions, and lines go by position: "
-            "write one line per question (a blank one where there is no answer), name the --split that the file was "
-            'made for, or write JSON lines {"id": ..., "sql": ...}'
-        )
-
-
 def _check_databases(path: Path, databases: Sequence[str], questions: Sequence[Question]) -> None:
     """A database id that is not the question's shows that lines and questions are shifted against each other."""
     for number, (database, question) in enumerate(zip(databases, questions, strict=True), 1):
@@ -334,15 +342,7 @@ def _read_list(reading: _Reading, text: str) -> None:
         for number, record in enumerate(records, 1):
             _add_record(reading, record, f"record {number}")
         return
-    asked = len(reading.questions)
-    if len(records) > asked:
-        _check_count(reading, len(records))
-    if len(records) < asked:
-        reading.remarks.append(
-            f"{reading.path}: {len(records)} texts for {asked} questions, by position: the last have none"
-        )
-    for number, (question, sql) in enumerate(zip(reading.questions, records, strict=False), 1):
-        reading.add(question.id, sql, f"record {number}")
+    reading.add_in_order([(sql, "") for sql in records], "record", fewer=True)
 
 
 def _add_record(reading: _Reading, record: Any, where: str) -> None:
@@ -360,16 +360,12 @@ def _read_text_lines(reading: _Reading, text: str) -> None:
     lines = _without_gaps(_lines(text), questions)
     while len(lines) > len(questions) and not lines[-1].strip():
         lines.pop()
-    _check_count(reading, len(lines))
     pairs = [_sql_and_database(line) for line in lines]
     known = {question.db_id for question in questions}
     named = [bool(database) for line, (_, database) in zip(lines, pairs, strict=True) if line.strip()]
-    if any(database in known for _, database in pairs) or (named and all(named)):
-        _check_databases(reading.path, [database for _, database in pairs], questions)
-    else:  # the tab is part of the SQL
-        pairs = [(line.strip(), "") for line in lines]
-    for number, (question, (sql, _)) in enumerate(zip(questions, pairs, strict=True), 1):
-        reading.add(question.id, sql, f"line {number}")
+    if not any(database in known for _, database in pairs) and not (named and all(named)):
+        pairs = [(line.strip(), "") for line in lines]  # the tab is part of the SQL
+    reading.add_in_order(pairs, "line")
 
 
 def _read_bird(reading: _Reading, text: str) -> None:
@@ -436,16 +432,15 @@ def _read_csv(reading: _Reading, text: str) -> None:
     for number, row in enumerate(rows, 1):
         if None in row or any(row[key] is None for key in needed):
             raise UsageError(f"{reading.path} row {number} has another number of fields than the header; quote the SQL")
-    db_key, by_position = _key(columns, DB_KEYS), not id_key and _key(columns, TEXT_KEYS) is None
-    if by_position:
-        _check_count(reading, len(rows))
-        databases = [row[db_key].strip() if db_key else "" for row in rows]
-        _check_databases(reading.path, databases, reading.questions)
+    db_key = _key(columns, DB_KEYS)
+    for row in rows:
+        reading.look_beside(row, sql_key)
+    if not id_key and _key(columns, TEXT_KEYS) is None:
+        reading.add_in_order([(row[sql_key], row[db_key].strip() if db_key else "") for row in rows], "row")
+        return
     for number, row in enumerate(rows, 1):
         where, id_ = f"row {number}", row[id_key].strip() if id_key else None
-        meant = reading.questions[number - 1].id if by_position else reading.meant(row, id_, where)
-        reading.look_beside(row, sql_key)
-        reading.add(meant, row[sql_key], where)
+        reading.add(reading.meant(row, id_, where), row[sql_key], where)
 
 
 def _plain(text: str) -> str:

@@ -51,7 +51,7 @@ from nl2sql.machine import from_json, from_yaml
 from nl2sql.models.load import resolve_spec
 from nl2sql.runs.dialogues import cell_notes
 from nl2sql.runs.evaluate import run_trial
-from nl2sql.runs.folder import TABLE, left_as_found, locked, read_manifest, write_json
+from nl2sql.runs.folder import TABLE, holds_files, left_as_found, locked, made, read_manifest, write_json
 from nl2sql.runs.job import LOCAL, Executor, RunContext, Trial, model_options
 from nl2sql.runs.plan import (
     RunSpec,
@@ -346,13 +346,9 @@ def _open(folder: Path) -> Path:
         if begun["format"] != FORMAT:
             ours = f"version {__version__} writes format {FORMAT}"
             raise UsageError(f"--out {folder} has {written}; {ours}: name another --out")
-    elif folder.exists() and (not folder.is_dir() or any(not p.name.startswith(".") for p in folder.iterdir())):
+    elif folder.is_file() or holds_files(folder):
         raise UsageError(f"--out {folder} is not empty and no ablation; name another folder")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"--out {folder} cannot be created: {error.strerror}") from None
-    return folder
+    return made(folder)
 
 
 def check_metric(cells: Sequence[Trial], metric: str) -> None:

@@ -84,6 +84,11 @@ def new_folder(out: str | Path | None, name: str) -> Path:
     while out is None and folder.exists():
         number += 1
         folder = stamped.with_name(f"{stamped.name}-{number}")
+    return made(folder)
+
+
+def made(folder: Path) -> Path:
+    """The folder of ``--out``, made where it is not there. Raises UsageError."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -98,7 +103,7 @@ def check_free(out: str | Path | None) -> None:
     folder = Path(out).expanduser()
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"--out {folder} is a file; expected a new or empty folder")
-    if _holds_files(folder):
+    if holds_files(folder):
         again = f"nl2sql eval --resume {typed(folder)}"
         raise UsageError(f"--out {folder} is not empty; continue that run with: {again}, or name another")
 
@@ -133,7 +138,7 @@ def write_json(path: Path, data: Any) -> None:
         raise Nl2SqlError(f"cannot write {path}: {error.strerror}") from None
 
 
-def _holds_files(folder: Path) -> bool:
+def holds_files(folder: Path) -> bool:
     """Whether a run would overwrite something in ``folder``: more than a lock, or what an interrupted write left."""
     return folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir())
 
@@ -144,7 +149,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     try:
         manifest = read_json(path)
     except (FileNotFoundError, NotADirectoryError):
-        there = _holds_files(folder)
+        there = holds_files(folder)
         hint = "the runs below it" if there else "start one with"
         command = f"nl2sql {'runs list' if there else 'eval --out'} {typed(folder)}"
         raise UsageError(f"{folder} holds no run (no manifest.json); {hint}: {command}") from None

@@ -93,8 +93,9 @@ def summarise(
         verdicts.update({(id_, sql): was[id_] for id_, sql in layer.items()})
     # of what a model wrote: a repair without a model has no such text, a structured query no SQL
     wrote = {row["id"] for row in rows if row["raw_sql"]} - {t["id"] for t in traces if t["flags"].get("vizql")}
-    raw_right = {id_: verdict for id_, verdict in _right(scored["run, raw"]).items() if id_ in wrote}
-    report["flips"] = {"guardrails_final": _flips(raw_right, right)} | _gate_flips(refused, verdicts, right)
+    raw = _right(scored["run, raw"])
+    by_guardrails = _flips((raw[id_], right[id_]) for id_ in wrote)
+    report["flips"] = {"guardrails_final": by_guardrails} | _gate_flips(refused, verdicts, right)
     report["counts"] = counts_of(rows, traces)
     report["suspicions"] = suspicions_of(traces, right)
     report["failures"] = scores.failures()
@@ -199,9 +200,9 @@ def _right(scores: Scores) -> dict[str, bool]:
     return {item.id: item.ex for item in scores.items}
 
 
-def _flips(before: Mapping[str, bool], after: Mapping[str, bool]) -> dict[str, int]:
-    """Questions that were right before and wrong after, and the other way round."""
-    changed = Counter(was for key, was in before.items() if was != after[key])
+def _flips(pairs: Iterable[tuple[bool, bool]]) -> dict[str, int]:
+    """How often something right before is wrong after, and the other way round."""
+    changed = Counter(was for was, now in pairs if was != now)
     return {"right_to_wrong": changed[True], "wrong_to_right": changed[False]}
 
 
@@ -230,13 +231,11 @@ def _gate_flips(
     refused: Mapping[tuple[str, str], set[str]], was: Mapping[tuple[str, str], bool], right: Mapping[str, bool]
 ) -> dict[str, Any]:
     """For each gate, of the candidates that it refused: their number, and flips to the episode's answer."""
-    table: dict[str, Any] = {}
-    for name in GATES:
-        of_gate = [pair for pair, gates in refused.items() if name in gates]
-        changed = Counter(was[pair] for pair in of_gate if was[pair] != right[pair[0]])
-        flips = {"right_to_wrong": changed[True], "wrong_to_right": changed[False]}
-        table[name] = {"refused": len(of_gate), **flips}
-    return table
+    of_gates = {name: [pair for pair, gates in refused.items() if name in gates] for name in GATES}
+    return {
+        name: {"refused": len(pairs), **_flips((was[pair], right[pair[0]]) for pair in pairs)}
+        for name, pairs in of_gates.items()
+    }
 
 
 # --------------------------------------------------------------------------------------------------- showing

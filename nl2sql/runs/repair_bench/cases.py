@@ -28,7 +28,7 @@ from nl2sql.interfaces import Database, Question, content_key
 from nl2sql.repair.analyzer import ErrorAnalyzer, engine_version
 from nl2sql.repair.corpus import LEARNING_SPLITS, Corpus, Repair, learn, source_of
 from nl2sql.repair.deterministic import fault
-from nl2sql.runs.folder import iter_jsonl, left_as_found, locked, write_json
+from nl2sql.runs.folder import iter_jsonl, left_as_found, locked, made, write_json
 from nl2sql.runs.plan import Trust, benchmark_of, read_plan
 from nl2sql.runs.repair_bench.slips import FROM_SQLITE, KINDS, Slip
 from nl2sql.runs.repair_bench.sources import BANK, BOUNDS, DATABASE, Asked, Source, Sources, bank, translated
@@ -253,11 +253,7 @@ def open_cases(
     Raises UsageError where the folder holds the cases of another plan, or anything else.
     """
     new = not folder.exists()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"--out {folder} cannot be created: {error.strerror}") from None
-    with left_as_found(folder, new), locked(folder, cut=True):
+    with left_as_found(made(folder), new), locked(folder, cut=True):
         sources = Sources(plan.dialect, folder)
         try:
             yield _cases(folder, plan, sources, progress, trust), sources
