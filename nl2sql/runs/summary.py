@@ -2,10 +2,6 @@
 
 Every number of a loop stands beside the single-shot control, tokens, seconds and a paired test.
 
->>> round(pass_at(2, [True, False, False]), 3)
-0.667
->>> majority([{"rows": 0}, {"rows": 1}, {"rows": 1}, {"rows": None}], 4)
-1
 >>> stages = ["validation", "answered"], ["answered"]
 >>> scored = vizql_scores({"flags": {"vizql": {"stages": seen}}} for seen in stages)
 >>> scored["valid"]["1"]["value"], scored["valid"]["2"]["value"], scored["versions"]
@@ -19,13 +15,12 @@ Every number of a loop stands beside the single-shot control, tokens, seconds an
 from __future__ import annotations
 
 import html
-import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from nl2sql.eval import Scores, score_many
+from nl2sql.eval.scoring import sample_metrics
 from nl2sql.eval.settings import Settings
 from nl2sql.eval.stats import Interval, minimum_detectable_effect, percent, wilson_interval
 from nl2sql.eval.tables import table_html, table_text
@@ -269,6 +264,16 @@ def summary_rows(report: Mapping[str, Any], *, verbose: bool = False) -> list[li
     return table
 
 
+def sample_rows(report: Mapping[str, Any], systems: Sequence[str]) -> list[list[str]]:
+    """The lines of the table: a metric, and its interval for each system that drew samples."""
+    drawn = report.get("samples", {})
+    names = dict.fromkeys(name for metrics in drawn.values() for name in metrics)
+    return [
+        [name, *(percent(drawn[system][name]) if name in drawn.get(system, {}) else "" for system in systems)]
+        for name in names
+    ]
+
+
 def seconds_text(usage: Mapping[str, Any]) -> str:
     """The seconds of a phase; marked where calls came from the response cache, which makes them no measurement."""
     return f"{usage['seconds']:,.1f}" + " (cached)" * bool(usage.get("cached_calls"))
@@ -370,69 +375,6 @@ def summary_text(report: Mapping[str, Any], *, verbose: bool = False) -> str:
 def summary_html(report: Mapping[str, Any]) -> str:
     """The report for a notebook; all text is escaped."""
     return f"<div><b>{html.escape(_title(report))}</b>{table_html(summary_rows(report), summary_notes(report))}</div>"
-
-
-# --------------------------------------------------------------- drawn samples: pass@k and majority
-# An episode keeps what it wrote in ``flags["samples"]``: ``[{"sql", "rows"}, ...]`` in the order of
-# writing, with one number in ``rows`` for all that gave the same rows, None where a query did not
-# run. pass@k (arXiv 2107.03374) is the chance that one of k samples, drawn from those of the
-# question, is right; with all of them, whether any is. majority@k is the verdict on the rows that
-# most of the first k gave, ties going to the earliest. A question with fewer than k samples counts
-# with all that it has, one without any as wrong.
-
-Samples = Mapping[str, Sequence[Mapping[str, Any]]]  # question id -> what was written
-
-
-def sample_metrics(
-    benchmark: Benchmark, questions: Sequence[Question], drawn: Samples, settings: Settings
-) -> dict[str, dict[str, Any]]:
-    """Metric -> its interval as data, clustered by database; {} where nothing was drawn. Scored without TS."""
-    most = max(map(len, drawn.values()), default=0)
-    if most < 2:
-        return {}
-    ks = [*(2**power for power in range(most.bit_length()) if 2**power < most), most]
-    files = {
-        str(place): {id_: samples[place]["sql"] for id_, samples in drawn.items() if place < len(samples)}
-        for place in range(most)
-    }
-    chosen = settings.chosen.model_copy(update={"replicas": 0})
-    scored = score_many(benchmark, questions, files, replace(settings, chosen=chosen, causes=False, metrics=None))
-    first = scored["0"]
-    right = {
-        item.id: [scored[str(place)].items[number].ex for place in range(len(drawn.get(item.id, ())))]
-        for number, item in enumerate(first.items)
-    }
-    values = {f"pass@{k}": {id_: pass_at(k, verdicts) for id_, verdicts in right.items()} for k in ks}
-    for k in ks[2:]:
-        places = {id_: majority(drawn.get(id_, ()), k) for id_ in right}
-        values[f"majority@{k}"] = {id_: float(at is not None and right[id_][at]) for id_, at in places.items()}
-    metrics = {name: (lambda item, of=of: of[item.id]) for name, of in values.items()}
-    shown = first.metrics(metrics)
-    return {name: shown[name].to_dict() for name in values}
-
-
-def pass_at(k: int, right: Sequence[bool]) -> float:
-    """The chance that k of the samples, drawn without putting back, hold a right one; 0 without samples."""
-    n, wrong = len(right), len(right) - sum(right)
-    k = min(k, n)
-    return 1 - math.comb(wrong, k) / math.comb(n, k)
-
-
-def majority(samples: Sequence[Mapping[str, Any]], k: int) -> int | None:
-    """The place of the first sample with the rows that most of the first ``k`` gave; None where none ran."""
-    rows = [sample["rows"] for sample in samples[:k]]
-    votes = Counter(given for given in rows if given is not None)  # the earliest of equals comes first
-    return rows.index(votes.most_common(1)[0][0]) if votes else None
-
-
-def sample_rows(report: Mapping[str, Any], systems: Sequence[str]) -> list[list[str]]:
-    """The lines of the table: a metric, and its interval for each system that drew samples."""
-    drawn = report.get("samples", {})
-    names = dict.fromkeys(name for metrics in drawn.values() for name in metrics)
-    return [
-        [name, *(percent(drawn[system][name]) if name in drawn.get(system, {}) else "" for system in systems)]
-        for name in names
-    ]
 
 
 # ------------------------------------------------------------------------------- structured queries

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from nl2sql.config import build_config
+from nl2sql.eval.scoring import majority, pass_at
 from nl2sql.models.scripted import ScriptedModel
 from nl2sql.runs.evaluate import evaluate
 from nl2sql.runs.rescore import replay
-from nl2sql.runs.summary import majority, pass_at, summary_text
+from nl2sql.runs.summary import summary_text
 
 SHIPPED, OPEN, ALL = (
     "SELECT count(*) FROM orders" + where for where in (" WHERE status = 'shipped'", " WHERE status = 'open'", "")

@@ -15,8 +15,8 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any, TypeAlias
@@ -36,7 +36,6 @@ from nl2sql.eval import tables
 from nl2sql.eval.rules import RULES
 from nl2sql.eval.stats import adjusted, clustered_interval, paired_test, percent
 from nl2sql.interfaces import Database, Model, Question, Resources, RunResult, content_key
-from nl2sql.machine import in_threads
 from nl2sql.models.scripted import ScriptedModel
 from nl2sql.repair.corpus import Corpus
 from nl2sql.repair.registry import catalogue_print
@@ -152,14 +151,20 @@ def run_arms(
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
 
     workers = max(1, int(getattr(model, "batch_size", 4)))
-    jobs = [partial(repair_one, *item) for item in pending]
-    with tqdm(total=len(wanted), initial=len(wanted) - len(jobs), desc="repairs", disable=not progress) as bar:
+    bar = tqdm(total=len(wanted), initial=len(wanted) - len(pending), desc="repairs", disable=not progress)
+    with bar, ThreadPoolExecutor(workers, thread_name_prefix="repair") as pool:
         try:
-            for _ in in_threads(jobs, workers, cancel):
+            futures = [pool.submit(repair_one, *item) for item in pending]
+            for future in as_completed(futures):
+                future.result()
                 bar.update()
-        except KeyboardInterrupt:
-            kept = f"{count_lines(path)} results are kept in {folder}"
-            raise Cancelled(f"interrupted; {kept}; the same command goes on") from None
+        except BaseException as error:
+            cancel.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            if isinstance(error, KeyboardInterrupt):
+                kept = f"{count_lines(path)} results are kept in {folder}"
+                raise Cancelled(f"interrupted; {kept}; the same command goes on") from None
+            raise
     ids, keys = {case.id for case in bench.cases}, {key for *_, key in wanted}
     asked = {(chosen.name, label if chosen.level else "") for chosen in arms}
     held = {
