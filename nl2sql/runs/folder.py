@@ -113,15 +113,17 @@ def seed_folder(seed: int) -> str:
     return f"seed-{seed}"
 
 
-def parts_of(folder: Path, seeds: Sequence[int]) -> dict[str, Path]:
-    """The folders of a run's seeds by their names; of a run without seeds, its own under ""."""
+def parts_of(folder: Path, seeds: Sequence[int] | None = None) -> dict[str, Path]:
+    """The folders of a run's seeds by their names; of a run without, its own under "". seeds: None: as its manifest
+    says."""
+    seeds = read_manifest(folder)["plan"].get("seeds") or () if seeds is None else seeds
     return {name: folder / name for name in map(seed_folder, seeds)} or {"": folder}
 
 
 def top_of(folder: Path) -> Path:
     """The folder that ``nl2sql eval --resume`` takes: of a seed's, its run's; of any other, itself."""
     with suppress(Nl2SqlError):
-        if folder.name in parts_of(folder.parent, read_manifest(folder.parent)["plan"].get("seeds") or ()):
+        if folder.name in parts_of(folder.parent):
             return folder.parent
     return folder
 
@@ -398,9 +400,12 @@ class RunFolder:
 
     def done(self) -> set[str]:
         """Ids of the questions that need no second run."""
-        rows = iter_jsonl(self.folder / "predictions.jsonl")
-        traced = {row.get("id") for row in iter_jsonl(self.folder / "traces.jsonl") if row.get("key") == self.key}
-        return {row["id"] for row in rows if row.get("key") == self.key and row.get("id") in traced}
+        traced = {row.get("id") for row in self.lines("traces.jsonl")}
+        return {row["id"] for row in self.lines("predictions.jsonl") if row.get("id") in traced}
+
+    def lines(self, name: str) -> Iterator[dict[str, Any]]:
+        """The lines of a file under this key, one at a time: a large run's do not fit in memory."""
+        return (row for row in iter_jsonl(self.folder / name) if row.get("key") == self.key)
 
     def add(self, episode: Episode) -> None:
         """Append one episode: trace first, then prediction, each as one line."""
@@ -444,8 +449,7 @@ class RunFolder:
             self._ticked = now
 
     def seconds(self) -> float:
-        rows = iter_jsonl(self.folder / "phases.jsonl")
-        return round(sum(row["seconds"] for row in rows if row.get("key") == self.key), 3)
+        return round(sum(row["seconds"] for row in self.lines("phases.jsonl")), 3)
 
     def close(self) -> None:
         for file in self._files.values():
@@ -462,7 +466,7 @@ class RunFolder:
         return self._latest("traces.jsonl", fields)
 
     def _latest(self, name: str, fields: Collection[str] = ()) -> list[dict[str, Any]]:
-        rows = (row for row in iter_jsonl(self.folder / name) if row.get("key") == self.key)
+        rows = self.lines(name)
         if fields:
             wanted = {"id", *fields}
             rows = ({name: row[name] for name in row if name in wanted} for row in rows)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from pathlib import Path
@@ -73,6 +73,10 @@ class Run:
     def traces(self, fields: Collection[str] = ()) -> list[dict[str, Any]]:
         """The episodes' traces; of each only ``fields``, where any are named (a large run's do not fit in memory)."""
         return [row for store in self._stores() for row in store.traces(fields)]
+
+    def lines(self, name: str) -> Iterator[dict[str, Any]]:
+        """The run's own lines of a file, one at a time, as they were written."""
+        return (line for store in self._stores() for line in store.lines(name))
 
     def _stores(self) -> list[RunFolder]:
         seeds = self.manifest["plan"].get("seeds") or ()

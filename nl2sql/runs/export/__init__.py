@@ -30,7 +30,7 @@ from nl2sql.errors import Nl2SqlError, UsageError, typed
 from nl2sql.eval.scores import item_field, one_metric
 from nl2sql.interfaces import Question, content_key
 from nl2sql.machine import from_json, write_whole
-from nl2sql.runs.folder import began, iter_jsonl, parts_of, seed_folder, top_of
+from nl2sql.runs.folder import began, parts_of, seed_folder, top_of
 from nl2sql.runs.plan import Trust, benchmark_of, flat, read_plan
 from nl2sql.runs.rescore import has_answers, pending_of, questions_of, replay
 from nl2sql.runs.run import Run, notes_of
@@ -186,10 +186,9 @@ class Contents:
                 continue
             part = self.parts[name]
             items = {item["id"]: item for item in part.report["items"]}
-            key, path = part.manifest["key"], part.folder / "traces.jsonl"
-            last = {line.get("id"): at for at, line in enumerate(iter_jsonl(path)) if line.get("key") == key}
+            last = {line.get("id"): at for at, line in enumerate(part.lines("traces.jsonl"))}
             wanted = {at for id_, at in last.items() if id_ in items}
-            for line in (line for at, line in enumerate(iter_jsonl(path)) if at in wanted):
+            for line in (line for at, line in enumerate(part.lines("traces.jsonl")) if at in wanted):
                 question = self.questions.get(line["id"])
                 golds = tuple(masked_plain(list(question.gold))) if question else ()
                 item = masked_plain(items[line["id"]])

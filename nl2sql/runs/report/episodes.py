@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import gzip
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +20,7 @@ from nl2sql.agents.display import blocked_steps, mark
 from nl2sql.agents.record import json_text, json_value
 from nl2sql.errors import Nl2SqlError
 from nl2sql.interfaces import Benchmark, Question, RunResult
-from nl2sql.runs.folder import QuestionKey, iter_jsonl
+from nl2sql.runs.folder import QuestionKey
 from nl2sql.runs.plan import Trust, benchmark_of
 from nl2sql.runs.rescore import questions_of, stores_of
 from nl2sql.runs.run import Collected, Run, notes_of, right_of
@@ -81,7 +81,8 @@ def _pack(
         controls, noted = _control_sql(run, long), notes_of(run)
         most = run.manifest["config"]["execution"]["max_rows"]
         verdicts: dict[QuestionKey, dict[str, Any]] = {}
-        for trace in tqdm(_traces(run, items), total=len(items), desc="traces", unit="trace", disable=not progress):
+        traces = (trace for trace in run.lines("traces.jsonl") if trace.get("id") in items)
+        for trace in tqdm(traces, total=len(items), desc="traces", unit="trace", disable=not progress):
             item = items[trace["id"]]
             key = run.key_of(item)
             question, _ = asked.get(key, (None, None))
@@ -115,13 +116,6 @@ def _pack(
 
 def _squeeze(data: bytes) -> str:
     return base64.b64encode(gzip.compress(data, 9, mtime=0)).decode()
-
-
-def _traces(run: Run, items: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """One trace at a time: a large run's do not fit in memory."""
-    for trace in iter_jsonl(run.folder / "traces.jsonl"):
-        if trace.get("key") == run.manifest["key"] and trace.get("id") in items:
-            yield trace
 
 
 def _questions(

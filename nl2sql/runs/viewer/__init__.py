@@ -23,7 +23,7 @@ from urllib.parse import parse_qs, quote, urlencode
 
 from nl2sql.errors import Nl2SqlError, UsageError, one_line, typed
 from nl2sql.interfaces import Benchmark, RunResult
-from nl2sql.runs.folder import BROKEN, iter_jsonl, line_files, parts_of, read_manifest
+from nl2sql.runs.folder import BROKEN, iter_jsonl, line_files, parts_of
 from nl2sql.runs.listing import Listing, RunEntry
 from nl2sql.runs.plan import Trust, benchmark_of
 from nl2sql.runs.report import escaping, report_html, style
@@ -173,8 +173,8 @@ class Pages:
 
 def _read_by_report(folder: Path) -> list[Path]:
     """The files of a run whose change makes another report."""
-    places = parts_of(folder, read_manifest(folder)["plan"].get("seeds") or ()).values()
-    return [folder / "report.json", *(file for at in places for file in line_files(at) if file.name == NOTES_FILE)]
+    notes = (file for part in parts_of(folder).values() for file in line_files(part) if file.name == NOTES_FILE)
+    return [folder / "report.json", *notes]
 
 
 def _address(query: Query) -> str:
@@ -193,8 +193,7 @@ def _began(entry: RunEntry) -> str:
 
 def _answers(folder: Path) -> list[dict[str, str]]:
     """The last answers, the latest first."""
-    plan = read_manifest(folder)["plan"]
-    parts = parts_of(folder, plan.get("seeds") or ()).values()
+    parts = parts_of(folder).values()
     last = deque((row for part in parts for row in iter_jsonl(part / "predictions.jsonl")), LAST_ANSWERS)
     names = ("id", "sql", "error")
     return [{name: str(row.get(name) or "")[:LONGEST_CELL] for name in names} for row in reversed(last)]
