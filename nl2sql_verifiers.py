@@ -26,11 +26,11 @@ from pydantic import Field
 from nl2sql.config import build_config
 from nl2sql.errors import ModelError
 from nl2sql.interfaces import Completion, Usage
-from nl2sql.models.chat import cut_at
+from nl2sql.models.chat import Request, cut_at
 from nl2sql.models.http.server import for_chat, quoting, without_echo
 from nl2sql.models.http.wire import read_answers, read_counts
 from nl2sql.runs.rollouts import Environment, load_environment
-from nl2sql.runs.rollouts.driven import PARTS, DrivenEpisode, Outcome, Request, Reward, outcome_of
+from nl2sql.runs.rollouts.driven import PARTS, DrivenEpisode, Outcome, Reward, outcome_of
 
 __all__ = ["LoopHarness", "Questions"]
 

@@ -87,9 +87,8 @@ def test_weights_come_from_the_configuration() -> None:
 def test_a_cut_completion_is_told_from_an_ended_one(text: str, ended: bool, finish: str, given: str) -> None:
     from models.tiny import tiny_tokenizer
 
-    from nl2sql.models.chat import Chat
+    from nl2sql.models.chat import Chat, Request
     from nl2sql.runs.rollouts import _completed
-    from nl2sql.runs.rollouts.driven import Request
 
     tokenizer = tiny_tokenizer()
     written = tokenizer(text, add_special_tokens=False)["input_ids"]

@@ -32,12 +32,11 @@ from nl2sql.benchmarks import load_benchmark
 from nl2sql.config import Config
 from nl2sql.errors import UsageError
 from nl2sql.interfaces import Benchmark, Completion, Question, Usage
-from nl2sql.models.chat import Chat, cut_at
+from nl2sql.models.chat import Chat, Request, cut_at
 from nl2sql.runs.rollouts.driven import (
     PARTS,
     DrivenEpisode,
     Outcome,
-    Request,
     Reward,
     admissible_split,
     admitted,

@@ -34,17 +34,15 @@ from nl2sql.interfaces import (
     Benchmark,
     Completion,
     Database,
-    Grammar,
     Message,
     Question,
     Resources,
     Row,
     RunResult,
-    Sampling,
     ToolDefinition,
     Usage,
 )
-from nl2sql.models.chat import Chat, cut_at
+from nl2sql.models.chat import Chat, Request, cut_at
 from nl2sql.models.http.server import CountedPrompts
 from nl2sql.repair.corpus import LEARNING_SPLITS
 
@@ -273,20 +271,6 @@ def _reward(outcome: Outcome, item: ItemScore, config: Config) -> Reward:
 CLOSING_S = 1.0  # that ``close`` waits for the thread, which may be in the middle of a query
 
 
-@dataclass(frozen=True)
-class Request:
-    """What the loop asks its model: the arguments of ``Model.generate``. ``n`` answers are wanted."""
-
-    messages: Sequence[Message]
-    prefill: str = ""
-    stop: Sequence[str] = ()
-    max_new_tokens: int = 256
-    n: int = 1
-    sampling: Sampling | None = None
-    grammar: Grammar | None = None
-    tools: Sequence[ToolDefinition] = ()
-
-
 @dataclass
 class _Line:
     """What the loop's thread and the driver share."""
@@ -310,8 +294,7 @@ class _Waiting:
         self._line, self.context_window, self._count = line, context_window, count
         self._one = threading.Lock()  # a controller that asks from several threads is answered in turn
 
-    def generate(self, messages: Sequence[Message], *, seed: int | None = None, **options: Any) -> list[Completion]:
-        options.pop("cancel", None)
+    def generate(self, messages: Sequence[Message], **options: Any) -> list[Completion]:
         with self._one:
             if self._line.closed.is_set():
                 raise Cancelled("the episode was abandoned")
