@@ -271,6 +271,13 @@ class Group(TyperGroup):
             ctx.exit(2 if below else 0)
         return list(super().parse_args(ctx, args))
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command of the first word. Raises a mistake of use that names the group which holds it."""
+        groups = [name for name, group in self.commands.items() if args[0] in getattr(group, "commands", ())]
+        if groups and args[0] not in self.commands:
+            ctx.fail(f"No such command {args[0]!r} here. It is: {ctx.command_path} {groups[0]} {args[0]}")
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """The list of commands, without a cut."""
         commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]

@@ -26,6 +26,7 @@ MISTAKES = [
     ("eval --constrain all", "'all' is not one of 'none', 'action', 'sql', 'plain'; see: nl2sql eval --help"),
     ("runs view --port 99999", "see: nl2sql runs view --help"),
     ("corpus list", "No such command 'list'; see: nl2sql corpus --help"),
+    ("doctor --model x", "No such command 'doctor' here. It is: nl2sql models doctor; see: nl2sql --help"),
     ("ablate nowhere.yaml", "copy some with: nl2sql new examples"),
     ("ablate .", "name a YAML file: nl2sql ablate"),
     ("runs compare . .", "is a folder without a run in it (nl2sql runs list"),
