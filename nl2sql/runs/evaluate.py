@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from nl2sql.agents import prompts
 from nl2sql.agents.controllers import NamedController, get_controller, with_preset
@@ -65,6 +65,27 @@ from nl2sql.runs.run import Run
 from nl2sql.runs.summary import summarise
 
 
+class Asked(TypedDict, total=False):
+    """The fields of ``RunSpec`` that ``evaluate`` takes by name."""
+
+    split: str | None
+    engine_url: str
+    history: str
+    limit: int | None
+    sample_seed: int
+    seeds: Sequence[int]
+    turns: str
+    device: str
+    dtype: str | None
+    batch_size: int
+    engine: str
+    adapter: str
+    server: Sequence[str]
+    cache: bool
+    control: bool
+    equal_tokens: bool
+
+
 def evaluate(
     benchmark: str | Path | Benchmark = "packaged",
     model: str | Model = DEFAULT_MODEL,
@@ -76,18 +97,17 @@ def evaluate(
     out: str | Path | None = None,
     progress: bool = True,
     executor: Executor = LOCAL,
-    **asked: Any,
+    **asked: Unpack[Asked],
 ) -> Run:
     """Run ``controller`` (and the single-shot control) on a benchmark and score it; returns the finished Run.
 
     benchmark, model: a name as on the command line, or an object. controller: a name, or any callable
     ``(question, resources, config) -> Episode``. config: what is set in it goes before the controller's preset.
     tools, gates: added to those of the loop. executor: carries out episodes and scoring: this process, or a cluster
-    (``nl2sql.runs.distributed.Ray``). asked: fields of ``RunSpec``: ``split``, ``limit``, ``sample_seed``, ``seeds``,
-    ``history``, ``engine_url``, ``turns``, ``device``, ``dtype``, ``batch_size``, ``engine``, ``adapter``, ``server``,
-    ``cache``, ``control``, ``equal_tokens``, as the options of ``nl2sql eval`` (docs/cli.md); ``limit`` counts
-    dialogues where those are asked; without ``cache`` the calls of a model object are not answered from the response
-    cache.
+    (``nl2sql.runs.distributed.Ray``). asked: ``split``, ``limit``, ``sample_seed``, ``seeds``, ``history``,
+    ``engine_url``, ``turns``, ``device``, ``dtype``, ``batch_size``, ``engine``, ``adapter``, ``server``, ``cache``,
+    ``control``, ``equal_tokens``, as the options of ``nl2sql eval`` (docs/cli.md); ``limit`` counts dialogues where
+    those are asked; without ``cache`` the calls of a model object are not answered from the response cache.
     Raises UsageError for bad arguments and Cancelled when interrupted (finished episodes are kept).
     """
     arguments = {"benchmark": benchmark, "model": model, "controller": controller, "tools": tools, "gates": gates}
