@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from nl2sql.databases.sqlite import disk, sandbox, worker
 from nl2sql.databases.sqlite.database import QueryPool
 from nl2sql.databases.sqlite.disk import OwnFile, content_hash, stored_bytes
 from nl2sql.databases.sqlite.sandbox import Rejected, Sandbox
-from nl2sql.databases.sqlite.worker import OpenDatabases
+from nl2sql.databases.sqlite.worker import OpenDatabases, small_file
 from nl2sql.errors import DatabaseError, UsageError
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -143,9 +144,19 @@ def test_a_database_of_a_thousand_tables_is_ready_before_its_statements(tmp_path
     opened = Sandbox(f"{searched.as_uri()}?mode=ro", "1")
     assert opened.rows(find, NEVER, 9) == (["b"], [("hello you",)], False)
     opened.close()
-    viewed = Sandbox(f"{plain_file.as_uri()}?mode=ro", "2")
-    assert viewed.rows("SELECT * FROM v", NEVER, 9)[1] == [(7,)]
-    viewed.close()
+    inside = Sandbox(":memory:", "")
+    assert inside.load(plain_file.read_bytes(), "2") and inside.rows("SELECT * FROM v", NEVER, 9)[1] == [(7,)]
+    inside.close()
+
+
+def test_a_file_of_sixteen_megabytes_is_the_largest_that_is_read_into_memory(tmp_path: Path) -> None:
+    path = tmp_path / "t.sqlite"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE t (a)")
+    for size, taken in ((16 * MB, True), (16 * MB + 1, False), (512, True), (511, False)):
+        os.truncate(path, size)
+        os.utime(path, (time.time() - 60,) * 2)
+        assert (small_file(f"{path.as_uri()}?mode=ro", 99 * MB) is not None) == taken, size
 
 
 # ------------------------------------------------------------------------------------------------------------ files

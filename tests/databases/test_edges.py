@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -17,9 +18,32 @@ from nl2sql.databases.schema import Column, Schema, Table
 from nl2sql.databases.sqlite.batch import run_pairs
 from nl2sql.databases.sqlite.database import QueryPool, SqliteDatabase
 from nl2sql.databases.sqlite.process import Children
+from nl2sql.databases.sqlite.worker import OpenDatabases
 from nl2sql.databases.validation import validate_sql
 from nl2sql.errors import DatabaseError, UsageError
 from nl2sql.interfaces import Database, RunResult
+
+
+@pytest.mark.parametrize(("size", "inside"), [(900_000, [False, True]), (2_500_000, [False, True]),
+                                              (3_400_000, [False, False, True])])  # fmt: skip
+def test_a_file_is_read_into_memory_once_so_many_statements_have_asked(
+    size: int, inside: list[bool], tmp_path: Path
+) -> None:
+    path = make_database(tmp_path / "t.sqlite", f"CREATE TABLE t (a); INSERT INTO t VALUES (zeroblob({size}))")
+    os.utime(path, (1, 1))
+    opened = OpenDatabases()
+    assert [opened.get(f"{path.as_uri()}?mode=ro", "1").in_memory for _ in inside] == inside
+    assert opened.get(f"{path.as_uri()}?mode=ro", "1").rows("SELECT length(a) FROM t", float("inf"), 9)[1] == [(size,)]
+    opened.clear()
+
+
+def test_a_worker_remembers_what_was_asked_of_a_thousand_files(shop: Path) -> None:
+    opened = OpenDatabases()
+    uris = [f"{shop.as_uri()}?mode=ro&n={number}" for number in range(1002)]
+    for uri in uris:
+        opened.get(uri, "1")
+    assert list(opened.asked) == uris[2:] and len(opened.open) == 32
+    opened.clear()
 
 
 def test_processes_are_kept_for_the_next_unless_they_failed() -> None:

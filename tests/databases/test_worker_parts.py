@@ -18,7 +18,7 @@ from nl2sql.databases.engines.adapters import Refused, one_query
 from nl2sql.databases.sqlite import disk, sandbox, worker
 from nl2sql.databases.sqlite.process import DECODER, check_bounds, reported, run_result, sqlite_error_kind
 from nl2sql.databases.sqlite.sandbox import ENCODER, Rejected, Sandbox, bounded_text, single_statement
-from nl2sql.databases.sqlite.worker import OpenDatabases, answer_statement
+from nl2sql.databases.sqlite.worker import OpenDatabases, answer_statement, small_file
 from nl2sql.databases.sqlite.worker_batch import ORDERED, ROWS, ROWS_IF_WRONG, Batch, Result, verdict_by_equality
 from nl2sql.errors import UsageError
 from nl2sql.machine import MAX_TIMEOUT_S
@@ -97,7 +97,7 @@ def work(files: list[Path], pairs: list[list[int]], sql: list[str], **known: Any
     said: list[Any] = []
     marks: list[tuple[int, int]] = []
 
-    def on_file(name: str, version: str) -> Any:
+    def on_file(name: str, version: str, count: int) -> Any:
         assert version == "v"
 
         def fetch(text: str, now: float) -> tuple[Any, ...]:
@@ -187,20 +187,52 @@ def test_lengthy_comparisons_are_announced_and_long_news_are_sent_on_the_way(tmp
     assert "busy" not in [message[0] for message in short]
 
 
-# --------------------------------------------------------------------------------------- files kept open
+# --------------------------------------------------------------------------------------- files in memory, and kept open
 
 
-def test_so_many_files_stay_open(tmp_path: Path, databases: OpenDatabases) -> None:
+def test_a_small_settled_file_of_one_s_own_is_read_into_memory(tmp_path: Path) -> None:
+    file = made(tmp_path / "t o.sqlite")
+    size = file.stat().st_size
+    assert small_file(uri(file), size) == file.read_bytes()
+    assert small_file(uri(file), size - 1) is None
+    assert small_file(file.as_uri(), size) is None and small_file(f"{file}?mode=ro", size) is None
+    for suffix in ("-journal", "-wal"):
+        beside = disk.sidecar(file, suffix)
+        beside.touch()
+        assert small_file(uri(file), size) is None
+        beside.unlink()
+    assert small_file(uri(made(tmp_path / "wal.sqlite", f"PRAGMA journal_mode=WAL; {T}")), 2**20) is None
+    assert small_file(uri(made(tmp_path / "new.sqlite", age_s=0.0)), 2**20) is None
+    assert small_file(uri(made(tmp_path / "old.sqlite", age_s=2.5)), 2**20) is not None
+    assert small_file(uri(tmp_path / "gone.sqlite"), 2**20) is None
+    (tmp_path / "other").write_bytes(b"x" * 4096)
+    os.utime(tmp_path / "other", (1, 1))
+    assert small_file(uri(tmp_path / "other"), 2**20) is None
+
+
+def test_a_file_goes_into_memory_when_several_statements_ask_for_it(tmp_path: Path, databases: OpenDatabases) -> None:
+    file, other = made(tmp_path / "t.sqlite"), made(tmp_path / "u.sqlite")
+    first = databases.get(uri(file), "1")
+    assert not first.in_memory
+    second = databases.get(uri(file), "1")
+    assert second.in_memory and databases.get(uri(file), "1") is second
+    assert databases.get(uri(other), "1", 2).in_memory, "two are to come"
+    assert second.rows(A, NEVER, 9)[1] == [(1,), (2,), (3,)]
+    anew = databases.get(uri(file), "2")
+    assert anew is not second and not anew.in_memory and anew.version == "2"
+    with pytest.raises(sqlite3.ProgrammingError):
+        second.rows(A, NEVER, 9)
+
+
+def test_so_many_files_stay_open_and_in_memory(tmp_path: Path, databases: OpenDatabases) -> None:
     files = [made(tmp_path / f"{n}.sqlite") for n in range(worker.MAX_CONNECTIONS + 2)]
     for file in files:
         databases.get(uri(file), "1")
     assert list(databases.open) == [uri(file) for file in files[2:]]
-    first = databases.get(uri(files[-1]), "1")
-    assert databases.get(uri(files[-1]), "1") is first
-    anew = databases.get(uri(files[-1]), "2")
-    assert anew is not first and anew.version == "2"
-    with pytest.raises(sqlite3.ProgrammingError):
-        first.rows(A, NEVER, 9)
+    for file in files[:6]:
+        databases.get(uri(file), "1", 5)
+    inside = [name for name, box in databases.open.items() if box.in_memory]
+    assert inside == [uri(file) for file in files[6 - worker.MEMORY_CONNECTIONS : 6]]
 
 
 ONLY = "only SELECT statements on the database's own tables may run"
@@ -222,11 +254,14 @@ ANSWERS = [  # mode, statement, rows at most; what is answered
 ]  # fmt: skip
 
 
+@pytest.mark.parametrize("memory", [False, True])
 @pytest.mark.parametrize(("mode", "sql", "most", "answer"), ANSWERS)
 def test_a_statement_is_answered(
-    mode: str, sql: str, most: int, answer: list[Any] | None, tmp_path: Path, databases: OpenDatabases
+    mode: str, sql: str, most: int, answer: list[Any] | None, memory: bool, tmp_path: Path, databases: OpenDatabases
 ) -> None:
     file = made(tmp_path / "t.sqlite")
+    if memory:
+        assert databases.get(uri(file), "1", 5).in_memory
     found = DECODER.decode(answer_statement([mode, uri(file), "1", sql, 5.0, most], databases).decode())
     if answer is not None and mode == "explain":
         found[2] = [[*found[2][0][:1], 0, 0, found[2][0][3]]]
@@ -237,6 +272,22 @@ def test_a_statement_past_its_time_is_interrupted(tmp_path: Path, databases: Ope
     long = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
     found = json.loads(answer_statement(["run", uri(made(tmp_path / "t.sqlite")), "1", long, 0.05, 9], databases))
     assert found == ["error", "OperationalError", "interrupted"]
+
+
+def test_a_database_in_memory_is_what_its_file_holds(tmp_path: Path) -> None:
+    for script, loaded, sql in (
+        (T, True, "SELECT count(*) FROM t"),
+        ("CREATE VIEW v AS SELECT value FROM json_each('[7]')", True, "SELECT value FROM v"),
+        ("CREATE VIRTUAL TABLE f USING fts5(x)", False, ""),
+    ):
+        box = Sandbox(":memory:", "")
+        file = made(tmp_path / f"{len(script)}.sqlite", script)
+        assert box.load(file.read_bytes(), "3") is loaded and box.version == ("3" if loaded else "")
+        assert not loaded or len(box.rows(sql, NEVER, 9)[1]) == 1
+        box.close()
+    box = Sandbox(":memory:", "")
+    assert box.load(b"no database" * 100, "3") is False
+    box.close()
 
 
 def test_text_that_is_no_utf_8_is_written_out(tmp_path: Path) -> None:

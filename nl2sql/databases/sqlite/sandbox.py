@@ -66,6 +66,7 @@ TOKEN = re.compile(
     re.DOTALL,
 )
 JSON_TABLES = ("json_each('[1]')", "json_tree('[1]')")
+WHAT_IT_HOLDS = "SELECT max(sql LIKE 'CREATE VIRTUAL%'), max(sql LIKE '%json_%') FROM sqlite_master"
 BLANKS = " \t\r\n\f\ufeff"
 NOT_A_QUERY = re.compile(r"(?:explain|pragma)(?![\w$])", re.IGNORECASE)  # the two that the authorizer may let pass
 
@@ -114,9 +115,11 @@ class Sandbox:
 
     def __init__(self, uri: str, version: str) -> None:
         self.version = version
+        self.in_memory = uri == ":memory:"
         self.denied = ""  # what the authorizer refused first in this statement
         self.selecting = False  # whether the statement began as a SELECT
         self.deadline = 0.0
+        self.json_ready = True
         self.connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=BUSY_SECONDS)
         for category, value in LIMITS.items():
             self.connection.setlimit(category, value)
@@ -124,8 +127,34 @@ class Sandbox:
             self.connection.execute(f"PRAGMA {pragma}").fetchall()
         self.connection.set_progress_handler(self._past_deadline, PROGRESS_STEPS)
         self.deadline = time.monotonic() + BUSY_SECONDS
-        self._connect_virtual_tables()
+        if not self.in_memory:
+            self._connect_virtual_tables()
         self.connection.set_authorizer(self._authorize)
+
+    def load(self, image: bytes, version: str) -> bool:
+        """Make ``image``, the bytes of a database file, the content of this connection, which was opened on
+        ":memory:". False where it has to be opened as a file: virtual tables, or not to be understood.
+
+        Once only: SQLite 3.40 crashes on json_each if it was used before the content is replaced.
+        """
+        self.version = ""
+        self.connection.set_authorizer(None)  # taking the image over is an ATTACH inside SQLite
+        self.deadline = time.monotonic() + BUSY_SECONDS
+        try:
+            self.connection.deserialize(image)
+            virtual, json_in_views = self.connection.execute(WHAT_IT_HOLDS).fetchone()
+            if virtual:
+                return False
+            self.json_ready = bool(json_in_views)
+            if json_in_views:
+                self._connect(*JSON_TABLES)
+        except (sqlite3.Error, sqlite3.Warning, ValueError):
+            return False
+        finally:
+            self.connection.set_authorizer(self._authorize)
+        self.connection.text_factory = str
+        self.version = version
+        return True
 
     def _connect_virtual_tables(self) -> None:
         """Virtual tables declare themselves at first use, by steps that the authorizer denies: use them before."""
@@ -201,6 +230,11 @@ class Sandbox:
         self.denied = ""
         self.selecting = False
         self.deadline = deadline
+        if not self.json_ready and "json_" in statement.lower():
+            self.json_ready = True
+            self.connection.set_authorizer(None)
+            self._connect(*JSON_TABLES)
+            self.connection.set_authorizer(self._authorize)
         try:
             try:
                 return self._fetch(statement, max_rows)

@@ -10,6 +10,9 @@ Request: ``[mode, uri, version, sql, timeout_s, max_rows]`` with mode "run", "ex
 Reply: ``["ok", columns, rows, truncated]``, or ``["error", exception, message]``.
 Many statements at once: a JSON object, and several messages back (see ``worker_batch.py``).
 
+A small file that has not changed for a while and that nobody is writing to is read into memory once several
+statements ask for it (``Sandbox.load``); the same layers hold there, and the file is opened for reading only.
+
 What one statement may do is bounded in ``sandbox.py``. Of the process: RLIMIT_FSIZE is 0, so that it cannot grow
 any file; RLIMIT_AS bounds its memory; SIGALRM ends it where it outlives a deadline by far (an orphan's last resort:
 the parent kills sooner).
@@ -27,6 +30,7 @@ import struct
 import sys
 import time
 from collections.abc import Callable
+from urllib.parse import unquote
 
 try:
     import resource
@@ -45,6 +49,10 @@ __all__ = ["Rejected", "Sandbox", "receive", "restrict_process", "send", "single
 
 PROCESS_BYTES = 2 * 2**30  # address space of the process
 MAX_CONNECTIONS = 32  # each holds a file open and a page cache
+MEMORY_BYTES = 16 * 2**20  # the largest file that is read into memory
+MEMORY_BYTES_PER_STATEMENT = 2**20  # reading in costs as much as some statements on the file
+MEMORY_CONNECTIONS = 4  # so that what is in memory stays small beside HEAP_BYTES
+SETTLED_SECONDS = 2.0  # a file changed more recently may change again within one tick of its time stamp
 LAST_RESORT_SECONDS = 5.0  # past the deadline: the parent kills sooner, so only an orphan gets there
 PLACE = struct.Struct("<qq")  # file and index of the statement that is being executed; -1, -1: none
 # Rows between two searches for cycles: every row is an object to Python's collector, which looks at each 700th by
@@ -84,26 +92,74 @@ def send(payload: bytes) -> None:
 
 
 class OpenDatabases:
-    """The open databases of this process, the youngest last."""
+    """The open databases of this process, the youngest last; what is in memory is limited by itself."""
 
     def __init__(self) -> None:
         self.open: dict[str, Sandbox] = {}
+        self.asked: dict[str, int] = {}  # statements so far, since the file changed
 
-    def get(self, uri: str, version: str) -> Sandbox:
-        """The sandbox for a file. Raises sqlite3.Error."""
+    def get(self, uri: str, version: str, statements: int = 1) -> Sandbox:
+        """The sandbox for a file. ``statements``: about how many are to come. Raises sqlite3.Error."""
         sandbox = self.open.pop(uri, None)
         if sandbox is not None and sandbox.version != version:
             sandbox.close()
+            self.asked.pop(uri, None)
             sandbox = None
-        self.open[uri] = sandbox or Sandbox(uri, version)
+        if sandbox is None or not sandbox.in_memory:
+            asked = self.asked[uri] = self.asked.pop(uri, 0) + 1
+            if (asked + statements) > 2 and (
+                image := small_file(uri, (asked + statements) * MEMORY_BYTES_PER_STATEMENT)
+            ):
+                sandbox = self._in_memory(image, version) or sandbox
+            if len(self.asked) > 1000:
+                del self.asked[next(iter(self.asked))]
+        if sandbox is None:
+            sandbox = Sandbox(uri, version)
+        self.open[uri] = sandbox
         if len(self.open) > MAX_CONNECTIONS:
             self.open.pop(next(iter(self.open))).close()
-        return self.open[uri]
+        return sandbox
+
+    def _in_memory(self, image: bytes, version: str) -> Sandbox | None:
+        resident = [uri for uri, sandbox in self.open.items() if sandbox.in_memory]
+        for uri in resident[: max(0, len(resident) - MEMORY_CONNECTIONS + 1)]:
+            self.open.pop(uri).close()
+        sandbox = Sandbox(":memory:", "")
+        if sandbox.load(image, version):
+            return sandbox
+        sandbox.close()
+        return None
 
     def clear(self) -> None:
         for sandbox in self.open.values():
             sandbox.close()
         self.open.clear()
+
+
+def small_file(uri: str, limit: int) -> bytes | None:
+    """The bytes of a database file of at most ``limit`` bytes; None where it is larger, has changed just now, has a
+    journal beside it (somebody writes) or is in WAL mode: then SQLite has to read it, under its own locks."""
+    path, _, options = uri.removeprefix("file://").partition("?")
+    if not uri.startswith("file:///") or options != "mode=ro":
+        return None
+    path = unquote(path, errors="surrogateescape")
+    try:
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        try:
+            before = os.fstat(handle)
+            if not 512 <= before.st_size <= min(limit, MEMORY_BYTES) or time.time() - before.st_mtime < SETTLED_SECONDS:
+                return None
+            image = os.read(handle, before.st_size)
+            after = os.fstat(handle)
+        finally:
+            os.close(handle)
+        if any(os.access(path + suffix, os.F_OK) for suffix in ("-journal", "-wal")):
+            return None
+    except OSError:
+        return None
+    changed = (before.st_mtime_ns, before.st_size) != (after.st_mtime_ns, after.st_size)
+    whole = len(image) == before.st_size and image.startswith(b"SQLite format 3\0") and image[18:20] == b"\1\1"
+    return image if whole and not changed else None
 
 
 def answer_statement(request: list, databases: OpenDatabases) -> bytes:
@@ -160,7 +216,7 @@ def answer_batch(request: dict, databases: OpenDatabases, place: mmap.mmap | Non
     timeout_s, max_rows = request["timeout"], request["max_rows"]
     alarm = Alarm(timeout_s)
 
-    def on_file(uri: str, version: str) -> Callable[[str, float], tuple]:
+    def on_file(uri: str, version: str, count: int) -> Callable[[str, float], tuple]:
         sandbox: Sandbox | None = None
 
         def fetch(sql: str, now: float) -> tuple:
@@ -170,7 +226,7 @@ def answer_batch(request: dict, databases: OpenDatabases, place: mmap.mmap | Non
                 if sql not in statements:
                     statements[sql] = single_statement(sql)
                 if sandbox is None:
-                    sandbox = databases.get(uri, version)
+                    sandbox = databases.get(uri, version, count)
                 return sandbox.rows(statements[sql], now + timeout_s, max_rows)
             except FAILURES as error:
                 return error_parts(error)

@@ -102,15 +102,15 @@ def columns_differ(gold: list[tuple], predicted: list[tuple]) -> bool:
 class Batch:
     """One request being worked off.
 
-    ``on_file(uri, version)`` gives what executes a statement on that file, within the request's bounds from a moment
-    on: (columns, rows, truncated) or (kind of error, message).
+    ``on_file(uri, version, statements)`` gives what executes a statement on that file, within the request's bounds from
+    a moment on: (columns, rows, truncated) or (kind of error, message); ``statements`` says about how many are to come.
     ``mark(file, index)`` notes what is being executed. ``send`` takes a message's JSON, ``encode`` makes JSON of rows.
     """
 
     def __init__(
         self,
         request: dict[str, Any],
-        on_file: Callable[[str, str], Callable[[str, float], tuple]],
+        on_file: Callable[[str, str, int], Callable[[str, float], tuple]],
         mark: Callable[[int, int], None],
         send: Callable[[str], None],
         encode: Callable[[Any], str],
@@ -139,7 +139,7 @@ class Batch:
         last_uses = self.last_uses()
         for number, (uri, version) in enumerate(self.request["files"]):
             self.file = number
-            self.fetch = self.on_file(uri, version)
+            self.fetch = self.on_file(uri, version, len(self.alive))
             start = self.request["start"] if number == 0 else 0
             self.results: dict[int, Result] = {}
             self.sent: set[int] = set()
