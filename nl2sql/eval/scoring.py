@@ -25,7 +25,7 @@ from nl2sql.interfaces import Benchmark, Question, RunResult
 from nl2sql.machine import in_threads
 from nl2sql.sql.features import hardness
 from nl2sql.sql.parse import parse_bounded
-from nl2sql.sql.same import exact_match
+from nl2sql.sql.same import same_text
 
 Portion: TypeAlias = tuple[str, list[Question]]  # questions of one database that are judged in one go
 Statements: TypeAlias = Mapping[str, Sequence[str | None]]  # question id -> its distinct predictions
@@ -212,7 +212,7 @@ class _Facts:
             self.question.db_id,
             sql,
             va=kind is None,
-            em=not self._other_text(sql, ex, kind) and any(exact_match(gold, sql) for gold in self.question.gold),
+            em=not self._other_text(sql, ex, kind) and any(same_text(gold, sql) for gold in self.question.gold),
             ex=ex,
             ts=ts,
             ts_replicas=best.replicas if best and self.databases.wanted else None,

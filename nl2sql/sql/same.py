@@ -38,7 +38,23 @@ from nl2sql.sql.parse import SLIPS, parse_bounded, past_limits, remember_short
 from nl2sql.sql.text import keep_types, statement_words, tokens
 
 FOLDS_CASE = ("sqlite", "duckdb", "postgres")  # of names that are not quoted
+TOKEN = re.compile(  # what every writing of a query shares; DESC only where it can be nothing but a direction
+    r"(?P<text>'(?:[^']|'')*')|(?P<name>\"[^\"]*\"|`[^`]*`|\[[^\]]*\])"
+    r"|(?<![\w.])(?P<number>\d+(?:\.\d+)?)(?![\w.])"
+    r"|\b(?:(?P<word>select|where|group|having|union|intersect|except|limit|distinct|between|like|exists|order"
+    r"|and|or|(?:count|sum|avg|min|max)(?=\s?\()"
+    r"|(?<=[\w)'\"`\]]\s)(?<!\bby\s)(?<!select\s)(?<!distinct\s)desc(?=\s*(?:[,;)]|$|limit\b)))\b"
+    r"|(?<!distinct )(?:from|join) [\"`\[]?(?P<table>\w+))",
+    re.IGNORECASE,
+)
 TEXT = re.compile(r"'(?:[^']|'')*'")
+QUOTED = re.compile(r'"[^"]*"')
+PIECE = re.compile(r"\w+|[^\w\s]")
+VARYING = ("as", "inner", "outer", "asc", "isnull", "notnull", "offset", "true", "false")
+ENDS = (")", '"', "'", "`", "]")  # what an alias may follow
+NO_ALIAS_AFTER = frozenset(
+    "select distinct all from join where and or not on by having in like between union except intersect".split()  # noqa: SIM905
+)
 
 
 # ------------------------------------------------------------------------------------------ the same tokens or words
@@ -128,7 +144,7 @@ def _unquote_names(tree: Expr) -> None:
 
 def exact_match(gold: str, predicted: str) -> bool:
     """Whether the two normalised texts are equal; of texts past the limits (``sql.bounds``), whether they are one."""
-    if gold == predicted or past_limits(gold) or past_limits(predicted):
+    if past_limits(gold) or past_limits(predicted):
         return gold == predicted
     return normalise_sql(gold) == normalise_sql(predicted)
 
@@ -227,3 +243,54 @@ def _leave_defaults_out(tree: Expr) -> None:
                 node.set("kind", None)
         elif not node.args.get("desc"):
             node.set("desc", None)
+
+
+def same_text(gold: str, predicted: str) -> bool:
+    """``exact_match(gold, predicted)``, with a look at keywords and literals first: of many pairs few are parsed."""
+    if gold == predicted:
+        return True
+    if past_limits(gold) or past_limits(predicted):
+        return False
+    if any(mark in sql for sql in (gold, predicted) for mark in ("--", "/*")):
+        return exact_match(gold, predicted)
+    words, texts = _written(gold)
+    other_words, other_texts = _written(predicted)
+    if words != other_words or (texts is not None and other_texts is not None and texts != other_texts):
+        return False
+    (names, aliases), (other_names, other_aliases) = _names(gold), _names(predicted)
+    if names - other_names - aliases or other_names - names - other_aliases:
+        return False
+    return exact_match(gold, predicted)
+
+
+@remember_short(1024)
+def _names(sql: str) -> tuple[frozenset[str], frozenset[str]]:
+    """(all words outside strings, those that may be an alias or otherwise have another writing)."""
+    sql = TEXT.sub("''", sql.lower())
+    quoted = {word for text in QUOTED.findall(sql) for word in re.findall(r"\w+", text)}  # a name, or a string
+    names, may_vary = set(quoted), quoted.union(VARYING)
+    previous = ""
+    for piece in PIECE.findall(sql):
+        if piece == "(":
+            may_vary.add(previous)  # functions have synonyms
+        elif piece[0] == "_" or piece[0].isalpha():
+            names.add(piece)
+            if previous in ENDS or (previous.isidentifier() and previous not in NO_ALIAS_AFTER):
+                may_vary.add(piece)
+        previous = piece
+    return frozenset(names), frozenset(may_vary)
+
+
+@remember_short(1024)
+def _written(sql: str) -> tuple[list[str], list[str] | None]:
+    """(keywords, numbers and tables, strings); None where double quotes may stand for a name or a string."""
+    words: list[str] = []
+    texts: list[str] = []
+    unclear = False
+    for text, name, number, word, table in TOKEN.findall(" ".join(sql.split())):
+        unclear = unclear or name.startswith('"')
+        if text:
+            texts.append(text)
+        elif not name:
+            words.append(number or (word or f"table {table}").lower())
+    return sorted(words), None if unclear else sorted(texts)

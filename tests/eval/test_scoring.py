@@ -18,11 +18,12 @@ from nl2sql.benchmarks import FolderBenchmark
 from nl2sql.databases.sqlite.batch import ROWS, run_pairs
 from nl2sql.databases.sqlite.database import QueryPool
 from nl2sql.errors import UsageError
-from nl2sql.eval import score, score_many
+from nl2sql.eval import exact_match, score, score_many
 from nl2sql.eval.scores import ItemScore, Scores
 from nl2sql.interfaces import Question
 from nl2sql.machine import in_threads
 from nl2sql.sql.features import order_free
+from nl2sql.sql.same import same_text
 
 SLOW = "SELECT count(*) FROM n a, n b WHERE a.i + b.i > {}"
 
@@ -299,6 +300,25 @@ def test_an_interval_of_points_stays_between_0_and_1_and_has_a_width(values, dat
 )
 def test_what_cannot_rest_on_the_order_of_rows_is_proved(sql, free):
     assert order_free(sql) is free
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ('SELECT "a" FROM t', "SELECT a FROM t"),
+        ('SELECT [order] FROM t WHERE s = "x"', "SELECT `order` FROM t WHERE s = 'x'"),
+        ("SELECT a FROM t ORDER BY a DESC", "SELECT a FROM t ORDER BY a ASC"),
+        ("SELECT a FROM t ORDER BY a ASC LIMIT 1", "select  A from t ORDER BY a limit 1 -- x"),
+        ('SELECT "desc" FROM t GROUP BY "desc"', "SELECT desc FROM t GROUP BY desc"),
+        ("SELECT a FROM t WHERE s = 'x'", "SELECT a FROM t WHERE s = 'y'"),
+        ('SELECT "a" FROM t ORDER BY "a" DESC', "SELECT a FROM t ORDER BY a DESC"),
+        ("SELECT a FROM t ORDER BY `a` DESC, [b] DESC LIMIT 1", "SELECT a FROM t ORDER BY a DESC, b desc LIMIT 1"),
+        ("SELECT a FROM t ORDER BY s = 'x' DESC", 'SELECT a FROM t ORDER BY s = "x" DESC'),
+        ("SELECT count(*)DESC FROM t", "SELECT count(*) AS n FROM t"),
+    ],
+)
+def test_the_quick_look_at_two_texts_says_what_the_parsed_comparison_says(one, other):
+    assert same_text(one, other) == same_text(other, one) == exact_match(one, other)
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc")

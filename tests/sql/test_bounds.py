@@ -36,7 +36,7 @@ from nl2sql.sql.parse import (
     parse_bounded,
     past_limits,
 )
-from nl2sql.sql.same import exact_match, query_key, same_sql, tree_key
+from nl2sql.sql.same import exact_match, query_key, same_sql, same_text, tree_key
 from nl2sql.sql.text import parse, syntax_error
 from nl2sql.vizql.from_sql import structured
 from nl2sql.vizql.infer import infer
@@ -118,7 +118,7 @@ def test_a_query_that_doubles_is_read_and_not_planned() -> None:
 def test_scoring_reads_hostile_texts_as_other_texts() -> None:
     started = time.thread_time()
     for text in ("[" * 90_000, "/*" * 45_000, "(" * 45_000 + ")" * 45_000, "a " * 2**21):
-        assert not exact_match("SELECT 1", text)
+        assert not exact_match("SELECT 1", text) and not same_text("SELECT 1", text)
         order_matters("SELECT ORDER BY " + text)  # in time
         assert features(text)["joins"] == "unknown"
     assert time.thread_time() - started < 4
@@ -153,7 +153,7 @@ def readers() -> dict[str, Callable[[str], object]]:
         "intent": lambda text: intent_constraints(ASKED, text, schema),
         "repair": lambda text: autofix(text, "no such column: nowhere", database, schema),
         "guidance": lambda text: ErrorAnalyzer().analyze_error(f"near {text[:200]!r}: syntax error", text, schema),
-        "EM": lambda text: (exact_match(gold, text), same_sql(gold, text)),
+        "EM": lambda text: (exact_match(gold, text), same_text(gold, text), same_sql(gold, text)),
         "keys": lambda text: (query_key(text), tree_key(text)),
         "features": lambda text: (features(text), hardness(text)),
         "order": lambda text: (order_matters(text), order_keys(text, ("a", "b"))),

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from fixture_lines import read_cases
 
-from nl2sql.sql.same import exact_match, query_key, same_sql, same_words, tree_key
+from nl2sql.sql.same import exact_match, query_key, same_sql, same_text, same_words, tree_key
 
 QUESTIONS: dict[str, Callable[[str, str], bool]] = {
     "t": same_sql,
@@ -24,6 +24,7 @@ def test_each_question_has_its_own_answer(same: str, pair: str) -> None:
     one, other = pair.replace("\\n", "\n").split(" ||| ")
     for first, second in ((one, other), (other, one)):
         assert "".join(name for name, ask in QUESTIONS.items() if ask(first, second)) == same.strip("-")
+        assert same_text(first, second) is exact_match(first, second)
 
 
 def test_a_dialect_that_tells_the_case_of_names_apart_keeps_it() -> None:
