@@ -198,10 +198,14 @@ class WatchedModel:
 
 
 class Bar(tqdm):
-    """A bar that many threads move. Where nobody reads it any more (``2>&1 | head``), the work goes on without it."""
+    """A bar that many threads move. Where nobody reads it any more (``2>&1 | head``), the work goes on without it.
 
-    def __init__(self, name: str, questions: int, *, shown: bool) -> None:
-        super().__init__(total=questions, desc=name, unit="question", miniters=0, disable=not shown)
+    Of the questions that are asked at once (``together``) half counts as done in the time that is left.
+    """
+
+    def __init__(self, name: str, questions: int, *, shown: bool, together: int = 1) -> None:
+        self._together = together
+        super().__init__(total=questions, desc=name, unit="question", miniters=0, smoothing=0, disable=not shown)
         self._calls = self._tokens = 0
         self._counting = threading.Lock()
 
@@ -220,6 +224,16 @@ class Bar(tqdm):
         """A question is done."""
         with self._counting:
             self.update()
+
+    @property
+    def format_dict(self) -> dict[str, Any]:
+        """What is drawn, with the rate at which what is left would take as long as it will."""
+        drawn: dict[str, Any] = dict(super().format_dict)
+        left = drawn["total"] - self.n
+        begun = min(self._together, left) / 2
+        if self.n and left and drawn["elapsed"]:
+            drawn["rate"] = (self.n + begun) / drawn["elapsed"] * left / (left - begun)
+        return drawn
 
     def display(self, *args: Any, **options: Any) -> Any:
         """Draw; tqdm calls this under its lock, which an error would keep."""
@@ -250,7 +264,7 @@ class Local:
         cancel = threading.Event()
         workers = min(len(units), max(1, int(getattr(job.model, "batch_size", 8))))
         first: list[Episode] = []
-        bar = Bar(job.controller.name, len(job.questions), shown=job.progress)
+        bar = Bar(job.controller.name, len(job.questions), shown=job.progress, together=workers)
         with bar, ThreadPoolExecutor(workers, thread_name_prefix="episode") as pool:
             try:
                 futures = [pool.submit(_episodes, job, unit, cancel, bar) for unit in units]

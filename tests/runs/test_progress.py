@@ -63,3 +63,11 @@ def test_work_goes_on_where_nobody_reads_the_bar(monkeypatch: pytest.MonkeyPatch
         assert bar.disable
         monkeypatch.undo()
         os.dup2(os.open(os.devnull, os.O_WRONLY), writer)  # what is buffered can be written when it is closed
+
+
+def test_questions_that_are_asked_at_once_are_half_done_in_the_time_that_is_left() -> None:
+    with Bar("react", 20, shown=True, together=8) as bar:
+        bar.start_t -= 100
+        for done, left in ((1, 300), (8, 67), (19, 2.56)):
+            bar.n = done
+            assert (20 - done) / bar.format_dict["rate"] == pytest.approx(left, rel=0.02)
