@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import hashlib
 import importlib.metadata
 import json
 import os
@@ -304,7 +305,6 @@ def _end(processes: list[subprocess.Popen[str]], folder: tempfile.TemporaryDirec
 
 WORTH = 16  # tokens; fewer are read again rather than restored, saved or waited for
 SAVED_BYTES = 512 * 2**20  # of prompts on disk; the least recently used go
-OTHER_WEIGHTS = b"\xff\xff\xff\xff"  # before the tokens that were read with them: no token has this number
 _POLL_S = 0.1  # how often a waiting row looks at its cancel event
 
 
@@ -350,7 +350,7 @@ class Slots:
         weights: fields of a request that say with which weights it is read (``adapter_at``), none for the server's
         own; what others have read is never reused. Raises ModelError and Cancelled.
         """
-        tokens = (OTHER_WEIGHTS if weights else b"") + array("I", ids).tobytes()
+        tokens = _mark(weights) + array("I", ids).tobytes()
         slot, source, crowded = self._take(tokens, len(ids) + room, cancel)
         try:
             for other in crowded:
@@ -432,6 +432,11 @@ class Slots:
             slot.reading = b""
             self._changed.notify_all()
         return counts
+
+
+def _mark(weights: Mapping[str, Any]) -> bytes:
+    """What stands before the tokens that were read with other weights: of the size of one, and no token's number."""
+    return b"\xff%b\xff" % hashlib.sha256(repr(weights).encode()).digest()[:2] if weights else b""
 
 
 def common(a: bytes, b: bytes) -> int:
