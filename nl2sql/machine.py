@@ -38,6 +38,7 @@ MAX_TIMEOUT_S = 1e6  # of a timeout: more overflows the system's timers
 MOST_DIGITS = 300  # of a whole number: longer ones are no float's, and no count of anything
 _DEEP = "it is nested too deeply"
 _DISK_FULL = ("no space left", "errno 28", "os error 28", "file too large", "os error 27", "disk quota")
+BFLOAT16 = {"avx512_bf16", "amx_bf16"}  # instructions, as Linux and torch name them
 PARTS = {  # optional package -> the extra that installs it
     **dict.fromkeys(("accelerate", "gguf", "safetensors", "tokenizers", "torch", "transformers"), "local"),
     "xllamacpp": "llamacpp",
@@ -46,12 +47,9 @@ PARTS = {  # optional package -> the extra that installs it
 
 
 def multiplies_bfloat16(cpuinfo: str = "/proc/cpuinfo") -> bool:
-    """Whether the processor has instructions for bfloat16 (AMX, AVX-512); False where nothing tells.
-
-    There torch answered the questions of ``make eval`` in a quarter of the time of llama.cpp (74 s, 306 s).
-    """
+    """Whether the processor has instructions for bfloat16 (AMX, AVX-512); False where nothing tells."""
     try:
-        return not {"amx_bf16", "avx512_bf16"}.isdisjoint(Path(cpuinfo).read_text(encoding="utf-8").split())
+        return not BFLOAT16.isdisjoint(Path(cpuinfo).read_text(encoding="utf-8").split())
     except OSError:
         return False
 

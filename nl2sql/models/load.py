@@ -23,7 +23,7 @@ from typing import Any, Literal, NamedTuple
 
 from nl2sql.config.plugins import plugins
 from nl2sql.errors import ModelError, Nl2SqlError, UsageError, one_line
-from nl2sql.machine import all_bytes, as_path, missing_part, multiplies_bfloat16, threads
+from nl2sql.machine import BFLOAT16, all_bytes, as_path, missing_part, multiplies_bfloat16, threads
 from nl2sql.models.embedded import embedded_model, embedded_names, into_cache, pulled
 from nl2sql.models.weight_files import (
     convert_gguf,
@@ -47,7 +47,6 @@ _LIST_HINT = "`nl2sql models list` shows the embedded ones"
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
-BFLOAT16 = {"avx512_bf16", "amx_bf16", "bf16"}  # instructions, as torch names them; the last one is ARM's
 
 
 @dataclass(frozen=True)
@@ -249,7 +248,7 @@ def pick_dtype(dtype: str | None, device: str, has: Collection[str]) -> tuple[st
     """
     if dtype is not None and dtype not in DTYPES:
         raise UsageError(f"unknown dtype {dtype!r}; choose one of {', '.join(DTYPES)}")
-    fast = device == "cuda" or (device == "cpu" and not BFLOAT16.isdisjoint(has))
+    fast = device == "cuda" or (device == "cpu" and not {*BFLOAT16, "bf16"}.isdisjoint(has))  # the last is ARM's
     if dtype is None:
         return "bfloat16" if device == "cuda" else "float32", ""
     if dtype == "auto":
