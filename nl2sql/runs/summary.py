@@ -89,7 +89,7 @@ def summarise(
     # of what a model wrote: a repair without a model has no such text, a structured query no SQL
     wrote = {row["id"] for row in rows if row["raw_sql"]} - {t["id"] for t in traces if t["flags"].get("vizql")}
     raw = _right(scored["run, raw"])
-    by_guardrails = _flips((raw[id_], right[id_]) for id_ in wrote)
+    by_guardrails = _flips((verdict, right[id_]) for id_, verdict in raw.items() if id_ in wrote)
     report["flips"] = {"guardrails_final": by_guardrails} | _gate_flips(refused, verdicts, right)
     report["counts"] = counts_of(rows, traces)
     report["suspicions"] = suspicions_of(traces, right)
